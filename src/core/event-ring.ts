@@ -1,0 +1,151 @@
+/**
+ * What one stream remembers of its event IDs: the last `capacity` of them with their positions and lengths, and
+ * a trace of those it had to drop. Forgetting must fail open (behaviour.md section 12): if a cursor *may* belong to a
+ * dropped ID of an open stream, another stream that is delivered must not decide about it alone. The trace is a Bloom
+ * filter: it may say "perhaps" wrongly, which only forwards, and never "no" wrongly.
+ *
+ * Two plain arrays of doubles cost 16 bytes an event and search at memory speed; no object per event, no map of IDs.
+ */
+import type { EventKey, Millis, Position } from './terms.ts';
+
+/** Lengths are packed beside positions; a longer block is never a candidate for dropping (`tap.maxHeldBytes`). */
+const LENGTH_RANGE = 2 ** 24;
+const FILTER_WORDS = 2048;
+const FILTER_BITS = FILTER_WORDS * 32;
+/** After this many streams a filter is full enough to be set aside. */
+const STREAMS_PER_FILTER = 1_000;
+
+/** A set of keys of fixed size (8 KiB) that answers "perhaps" or "no". */
+export class KeyFilter {
+  readonly #words = new Uint32Array(FILTER_WORDS);
+
+  add(key: EventKey): void {
+    for (const bit of bitsOf(key)) this.#words[bit >>> 5]! |= 1 << (bit & 31);
+  }
+
+  merge(other: KeyFilter): void {
+    for (let i = 0; i < FILTER_WORDS; i++) this.#words[i]! |= other.#words[i]!;
+  }
+
+  mayHave(key: EventKey): boolean {
+    return bitsOf(key).every((bit) => (this.#words[bit >>> 5]! & (1 << (bit & 31))) !== 0);
+  }
+
+  static readonly bytes: number = FILTER_WORDS * 4;
+}
+
+function bitsOf(key: EventKey): [number, number] {
+  // The key is a well mixed 53-bit hash, so its halves are independent.
+  return [key % FILTER_BITS, Math.floor(key / FILTER_BITS) % FILTER_BITS];
+}
+
+/**
+ * Where an ID stands on its stream: its first and its last position. `first` is 0 where an earlier sighting may have
+ * been dropped, for then nobody can say what the client that holds this ID has seen.
+ */
+export interface Sighting {
+  readonly first: Position;
+  readonly last: Position;
+}
+
+export class EventRing {
+  readonly #capacity: number;
+  readonly #keys: EventKey[] = [];
+  readonly #places: number[] = [];
+  #oldest = 0;
+  #dropped: KeyFilter | null = null;
+
+  constructor(capacity: number) {
+    this.#capacity = capacity;
+  }
+
+  get size(): number {
+    return this.#keys.length;
+  }
+
+  /** Bytes held, for the ledger's memory bound. */
+  get bytes(): number {
+    return this.#keys.length * 16 + (this.#dropped === null ? 0 : KeyFilter.bytes);
+  }
+
+  add(key: EventKey, position: Position, length: number): void {
+    const place = position * LENGTH_RANGE + Math.min(length, LENGTH_RANGE - 1);
+    if (this.#keys.length < this.#capacity) {
+      this.#keys.push(key);
+      this.#places.push(place);
+      return;
+    }
+    this.#dropped ??= new KeyFilter();
+    this.#dropped.add(this.#keys[this.#oldest]!);
+    this.#keys[this.#oldest] = key;
+    this.#places[this.#oldest] = place;
+    this.#oldest = (this.#oldest + 1) % this.#capacity;
+  }
+
+  /** All remembered positions of this ID, or null. */
+  find(key: EventKey): Sighting | null {
+    let at = this.#keys.indexOf(key);
+    if (at === -1) return null;
+    let first = Number.POSITIVE_INFINITY;
+    let last = 0;
+    for (; at !== -1; at = this.#keys.indexOf(key, at + 1)) {
+      const position = Math.floor(this.#places[at]! / LENGTH_RANGE);
+      first = Math.min(first, position);
+      last = Math.max(last, position);
+    }
+    if (this.mayHaveDropped(key)) first = 0;
+    return { first: first as Position, last: last as Position };
+  }
+
+  /** The first position at which an event with this ID and exactly this length was seen, or null. */
+  findEqual(key: EventKey, length: number): Position | null {
+    let found: number | null = null;
+    for (let at = this.#keys.indexOf(key); at !== -1; at = this.#keys.indexOf(key, at + 1)) {
+      const place = this.#places[at]!;
+      const position = Math.floor(place / LENGTH_RANGE);
+      if (place - position * LENGTH_RANGE === length && (found === null || position < found)) found = position;
+    }
+    return found as Position | null;
+  }
+
+  /** Whether an ID that this ring no longer holds may have been this one. */
+  mayHaveDropped(key: EventKey): boolean {
+    return this.#dropped?.mayHave(key) ?? false;
+  }
+
+  /** Adds every ID that was ever here to `filter`. */
+  traceInto(filter: KeyFilter): void {
+    for (const key of this.#keys) filter.add(key);
+    if (this.#dropped !== null) filter.merge(this.#dropped);
+  }
+}
+
+/**
+ * The IDs of streams that were forgotten while a client might still have come back for them. Two filters take turns:
+ * the older one is thrown away only when what it holds is at least `keep` old, so a busy session neither saturates
+ * for ever nor forgets a client that is still on its way.
+ */
+export class ForgottenIds {
+  #young: KeyFilter | null = null;
+  #old: KeyFilter | null = null;
+  #streams = 0;
+  #since: Millis = 0;
+
+  add(ring: EventRing, now: Millis, keep: Millis): void {
+    if (this.#young !== null && this.#streams >= STREAMS_PER_FILTER && now - this.#since >= keep) {
+      this.#old = this.#young;
+      this.#young = null;
+    }
+    if (this.#young === null) {
+      this.#young = new KeyFilter();
+      this.#streams = 0;
+      this.#since = now;
+    }
+    this.#streams += 1;
+    ring.traceInto(this.#young);
+  }
+
+  mayHave(key: EventKey): boolean {
+    return (this.#young?.mayHave(key) ?? false) || (this.#old?.mayHave(key) ?? false);
+  }
+}

@@ -1,0 +1,160 @@
+/**
+ * Field names and what becomes of them on the way (RFC 9110 sections 5 and 7.6.1). Fields are flat arrays of names and
+ * values, as Node and undici give and take them: order and repetition survive, values are Latin-1 and never changed.
+ */
+
+/** `[name, value, name, value, …]` */
+export type Fields = readonly string[];
+
+const HOP_BY_HOP = new Set([
+  'connection',
+  'keep-alive',
+  'proxy-authenticate',
+  'proxy-authorization',
+  'proxy-connection',
+  'te',
+  'trailer',
+  'transfer-encoding',
+  'upgrade',
+  'http2-settings',
+]);
+
+/** What `Connection` may not remove: without these the protocol changes its meaning. */
+const PROTECTED = new Set(['mcp-session-id', 'last-event-id', 'authorization', 'mcp-protocol-version']);
+
+export function* pairs(fields: Fields): Generator<[string, string]> {
+  for (let i = 0; i + 1 < fields.length; i += 2) yield [fields[i]!, fields[i + 1]!];
+}
+
+/** All values of one field, in order. `name` in lower case. */
+export function allValues(fields: Fields, name: string): string[] {
+  const values: string[] = [];
+  for (let i = 0; i + 1 < fields.length; i += 2) {
+    if (fields[i]!.length === name.length && fields[i]!.toLowerCase() === name) values.push(fields[i + 1]!);
+  }
+  return values;
+}
+
+/** The first value of a field, or null. `name` in lower case. */
+export function firstValue(fields: Fields, name: string): string | null {
+  for (let i = 0; i + 1 < fields.length; i += 2) {
+    if (fields[i]!.length === name.length && fields[i]!.toLowerCase() === name) return fields[i + 1]!;
+  }
+  return null;
+}
+
+const NOTHING_NAMED: ReadonlySet<string> = new Set();
+
+/** Names that `Connection` makes hop-by-hop for this message, protected ones left out. */
+function namedByConnection(fields: Fields): ReadonlySet<string> {
+  let named: Set<string> | null = null;
+  for (const value of allValues(fields, 'connection')) {
+    for (const token of value.split(',')) {
+      const name = token.trim().toLowerCase();
+      if (name === '' || name === 'close' || name === 'keep-alive' || PROTECTED.has(name)) continue;
+      named ??= new Set();
+      named.add(name);
+    }
+  }
+  return named ?? NOTHING_NAMED;
+}
+
+/** End-to-end fields only; those in `without` (lower case) are left out too. */
+export function endToEnd(fields: Fields, without: ReadonlySet<string>): string[] {
+  const named = namedByConnection(fields);
+  const kept: string[] = [];
+  for (let i = 0; i + 1 < fields.length; i += 2) {
+    const name = fields[i]!;
+    const lower = name.toLowerCase();
+    if (HOP_BY_HOP.has(lower) || named.has(lower) || without.has(lower)) continue;
+    kept.push(name, fields[i + 1]!);
+  }
+  return kept;
+}
+
+const UPSTREAM_SETS: ReadonlySet<string> = new Set([
+  'host',
+  'expect',
+  'x-forwarded-for',
+  'x-forwarded-host',
+  'x-forwarded-proto',
+  'via',
+]);
+const UPSTREAM_SETS_AND_CURSOR: ReadonlySet<string> = new Set([...UPSTREAM_SETS, 'last-event-id']);
+
+export interface TowardUpstream {
+  /** Authority of upstream, with its port unless it is the scheme's default. */
+  readonly authority: string;
+  readonly preserveHost: boolean;
+  /** Authority the client asked for (`Host`, or of an absolute target). */
+  readonly clientAuthority: string | null;
+  readonly clientAddress: string;
+  readonly scheme: 'http' | 'https';
+  readonly httpVersion: string;
+  /** Leave out `Last-Event-ID`. */
+  readonly strip: boolean;
+}
+
+/** The fields of the request upstream gets (behaviour.md sections 8 and 9). */
+export function towardUpstream(fields: Fields, how: TowardUpstream): string[] {
+  const kept = endToEnd(fields, how.strip ? UPSTREAM_SETS_AND_CURSOR : UPSTREAM_SETS);
+  const forwardedFor = allValues(fields, 'x-forwarded-for');
+  const forwardedHost = firstValue(fields, 'x-forwarded-host') ?? how.clientAuthority;
+  const out = ['Host', how.preserveHost && how.clientAuthority !== null ? how.clientAuthority : how.authority];
+  for (const item of kept) out.push(item);
+  out.push('X-Forwarded-For', [...forwardedFor, how.clientAddress].join(', '));
+  if (forwardedHost !== null) out.push('X-Forwarded-Host', forwardedHost);
+  out.push('X-Forwarded-Proto', firstValue(fields, 'x-forwarded-proto') ?? how.scheme);
+  out.push('Via', [...allValues(fields, 'via'), `${how.httpVersion} mcp-resume-guard`].join(', '));
+  return out;
+}
+
+/** Whether another intermediary stands between us and the client (then our connection proves nothing about it). */
+export function cameThroughIntermediary(fields: Fields): boolean {
+  for (let i = 0; i + 1 < fields.length; i += 2) {
+    const name = fields[i]!.toLowerCase();
+    if (name === 'via' || name === 'forwarded' || name === 'x-forwarded-for') return true;
+  }
+  return false;
+}
+
+/** The essence of a media type: lower case, no parameters. */
+export function mediaType(value: string | null): string {
+  return value === null ? '' : value.split(';', 1)[0]!.trim().toLowerCase();
+}
+
+/** What a refusal takes over from upstream's answer: CORS, `Vary`, the session, cookies (section 7). */
+export function carriedOver(fields: Fields): string[] {
+  const kept: string[] = [];
+  for (const [name, value] of pairs(fields)) {
+    const lower = name.toLowerCase();
+    const isCarried = lower === 'vary' || lower === 'mcp-session-id' || lower === 'set-cookie';
+    if (isCarried || lower.startsWith('access-control-')) kept.push(name, value);
+  }
+  return kept;
+}
+
+/** CORS fields of an answer, kept for refusals from memory toward the same `Origin`. */
+export function corsOf(fields: Fields): string[] {
+  const kept: string[] = [];
+  for (const [name, value] of pairs(fields)) {
+    const lower = name.toLowerCase();
+    if (lower === 'vary' || lower.startsWith('access-control-')) kept.push(name, value);
+  }
+  return kept;
+}
+
+/** `Location` on upstream's own origin is rewritten to ours; anything else stays as it is. */
+export function rewriteLocation(value: string, upstreamOrigin: string, ourOrigin: string | null): string {
+  if (ourOrigin === null) return value;
+  const lower = value.toLowerCase();
+  const origin = upstreamOrigin.toLowerCase();
+  if (!lower.startsWith(origin)) return value;
+  const rest = value.slice(origin.length);
+  return rest === '' || '/?#'.includes(rest[0]!) ? ourOrigin + rest : value;
+}
+
+/** Revision dates compare as text. Absent counts as 2025-03-26, which has resumption. */
+export function isWithoutResumption(revision: string | null): boolean {
+  return revision !== null && /^\d{4}-\d{2}-\d{2}$/.test(revision.trim()) && revision.trim() >= '2026-07-28';
+}

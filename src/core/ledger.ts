@@ -1,0 +1,412 @@
+/**
+ * The ledger: what passed, in which session, on which stream, and how far it got. Plain records and the functions that
+ * change them; time comes in as an argument. Nothing here decides: `resolve.ts` reads the records for one cursor,
+ * `decide.ts` turns that into a verdict.
+ *
+ *     Session  (one per Mcp-Session-Id and route)      generation, ended, approved callers
+ *       └─ Stream  (one per POST or listening GET)     requests and their answers, event IDs, floor
+ *            └─ Leg  (one per HTTP exchange on it)     what this exchange brought, and its receipt
+ *
+ * A stream is bounded by its ring of IDs, a session by its number of streams; what is dropped leaves a trace, so that
+ * forgetting makes a cursor unrecorded and never somebody else's.
+ */
+import { proveByConnection, type Receipt } from './delivery.ts';
+import { EventRing, ForgottenIds, KeyFilter } from './event-ring.ts';
+import { isBeyondDoubles, type RequestHead, type ResponseHead } from './jsonrpc.ts';
+import type { Probe } from './replay.ts';
+import type { Credential, EventKey, Generation, Millis, Position, RequestKey } from './terms.ts';
+
+/** The part of section 12 that the ledger itself enforces. */
+export interface LedgerBounds {
+  readonly streamsPerSession: number;
+  readonly eventIdsPerStream: number;
+  /** How long a finished stream without an exchange is remembered. */
+  readonly finishedStreamMemory: Millis;
+  /** The same for an open one. */
+  readonly openStreamMemory: Millis;
+}
+
+/** The terminal event of a request. */
+export interface Answer {
+  /** The stream it travelled on: usually the request's own. */
+  readonly on: Stream;
+  readonly position: Position;
+  readonly key: EventKey | null;
+  /** Length of its block in bytes. */
+  readonly length: number;
+  /** One for each response that carried it, the latest last. */
+  readonly receipts: Receipt[];
+}
+
+export type StreamKind = 'request' | 'standalone' | 'placeholder';
+
+export interface Stream {
+  readonly kind: StreamKind;
+  /** Order of opening within the session. */
+  readonly ordinal: number;
+  generation: Generation;
+  readonly requests: Map<RequestKey, Answer | null>;
+  /** The POST holds, or may hold, a request that no answer can be matched to: it never finishes. */
+  untracked: boolean;
+  readonly ring: EventRing;
+  /** High-water mark: the position of the last event. */
+  mark: Position;
+  /** Cursors below this position are refused. */
+  floor: Position;
+  /** One more position that is refused, alone; 0 for none. */
+  blocked: Position | 0;
+  probe: Probe | null;
+  /** Exchanges of this stream that are open upstream. */
+  openLegs: number;
+  /** How the previous exchange of this stream ended. */
+  lastLeg: { readonly clean: boolean; readonly sawTerminal: boolean; readonly polls: boolean } | null;
+  lastReplayEmpty: boolean;
+  /** When a resume of this stream was last stripped, for `proofMemory`. */
+  strippedAt: Millis;
+  /** Since when no exchange is open. */
+  idleSince: Millis;
+}
+
+/** One HTTP exchange on a stream. */
+export interface Leg {
+  readonly stream: Stream;
+  /** It continues the stream after a cursor: known events keep their positions. */
+  readonly resumed: boolean;
+  readonly receipt: Receipt;
+  events: number;
+  sawRetry: boolean;
+  sawTerminal: boolean;
+  /** It is counted in `session.listening`. */
+  listening: boolean;
+}
+
+/** What is remembered about one cursor of a session, apart from the streams that own it. */
+export interface CursorNote {
+  /** The last strips, for approved callers: when, and the leg that shows whether they brought an event. */
+  readonly strips: { readonly at: Millis; readonly leg: () => number }[];
+  storm: Probe | null;
+  firstRefusedAt: Millis | null;
+  lateEmpties: number;
+}
+
+/** What is known of the upstream process at some moment. */
+export interface UpstreamIdentity {
+  /** Counts restarts that a refused connect gave away. */
+  readonly incarnation: number;
+  /** Inodes of the sockets that listened on a loopback upstream's port; empty when unknown. */
+  readonly listeners: ReadonlySet<number>;
+  /** When those were read. */
+  readonly readAt: Millis;
+}
+
+export const NO_IDENTITY: UpstreamIdentity = { incarnation: 0, listeners: new Set(), readAt: 0 };
+
+/** Upstream was restarted between these two moments. Not knowing counts as no. */
+export function restartedBetween(before: UpstreamIdentity, after: UpstreamIdentity): boolean {
+  if (after.incarnation > before.incarnation) return true;
+  if (after.readAt <= before.readAt || before.listeners.size === 0 || after.listeners.size === 0) return false;
+  for (const inode of before.listeners) if (after.listeners.has(inode)) return false;
+  return true;
+}
+
+export interface Session {
+  /** Requests without a session ID share a record per caller; generations and endings do not apply to it. */
+  readonly anonymous: boolean;
+  generation: Generation;
+  upstream: UpstreamIdentity;
+  /** Value of `upstream.instanceField`, the ones before it, and whether it proved useless. */
+  instance: { value: string | null; readonly past: Set<string>; alternates: boolean };
+  endedAt: Millis | null;
+  /** `initialize` passed here, and nothing was forgotten, dropped or read blindly since. */
+  complete: boolean;
+  readonly streams: Set<Stream>;
+  streamsOpened: number;
+  readonly approved: Set<Credential>;
+  /** CORS fields upstream last sent, by `Origin`. */
+  readonly cors: Map<string, readonly string[]>;
+  readonly notes: Map<EventKey, CursorNote>;
+  forgotten: ForgottenIds | null;
+  /** Live standalone streams through us. */
+  listening: number;
+  /** Estimated memory. */
+  bytes: number;
+}
+
+const SESSION_BYTES = 1_500;
+const STREAM_BYTES = 900;
+const REQUEST_BYTES = 350;
+const FORGOTTEN_BYTES = 2 * KeyFilter.bytes;
+const MOST_CALLERS = 64;
+const MOST_ORIGINS = 8;
+const MOST_NOTES = 256;
+const MOST_RECEIPTS = 4;
+
+export function newSession(anonymous: boolean, upstream: UpstreamIdentity): Session {
+  return {
+    anonymous,
+    generation: 1 as Generation,
+    upstream,
+    instance: { value: null, past: new Set(), alternates: false },
+    endedAt: null,
+    complete: false,
+    streams: new Set(),
+    streamsOpened: 0,
+    approved: new Set(),
+    cors: new Map(),
+    notes: new Map(),
+    forgotten: null,
+    listening: 0,
+    bytes: SESSION_BYTES,
+  };
+}
+
+/** Adds to a set or map that keeps only its latest entries. */
+function keepLatest<K>(
+  entries: { readonly size: number; keys(): IterableIterator<K>; delete(key: K): boolean },
+  most: number,
+) {
+  if (entries.size > most) entries.delete(entries.keys().next().value as K);
+}
+
+export function approve(session: Session, caller: Credential): void {
+  session.approved.delete(caller);
+  session.approved.add(caller);
+  keepLatest(session.approved, MOST_CALLERS);
+}
+
+export function rememberCors(session: Session, origin: string, fields: readonly string[]): void {
+  session.cors.delete(origin);
+  session.cors.set(origin, fields);
+  keepLatest(session.cors, MOST_ORIGINS);
+}
+
+export function noteOf(session: Session, cursor: EventKey): CursorNote {
+  const known = session.notes.get(cursor);
+  if (known !== undefined) return known;
+  const note: CursorNote = { strips: [], storm: null, firstRefusedAt: null, lateEmpties: 0 };
+  session.notes.set(cursor, note);
+  keepLatest(session.notes, MOST_NOTES);
+  return note;
+}
+
+/** A new incarnation of the session. What was open stays readable; cursors minted before are of another generation. */
+export function beginGeneration(session: Session, upstream: UpstreamIdentity): void {
+  session.generation = (session.generation + 1) as Generation;
+  session.upstream = upstream;
+  session.endedAt = null;
+  session.notes.clear();
+  if (session.forgotten !== null) session.bytes -= FORGOTTEN_BYTES;
+  session.forgotten = null;
+}
+
+/** A stream belongs to the generation in which the connection it came over was opened. */
+export function generationOver(session: Session, connection: UpstreamIdentity): Generation {
+  const earlier = session.generation > 1 && restartedBetween(connection, session.upstream);
+  return (earlier ? session.generation - 1 : session.generation) as Generation;
+}
+
+export function endSession(session: Session, now: Millis): void {
+  if (!session.anonymous) session.endedAt = now;
+}
+
+export function reviveSession(session: Session): void {
+  session.endedAt = null;
+}
+
+export function openStream(session: Session, kind: StreamKind, bounds: LedgerBounds, now: Millis): Stream {
+  const stream: Stream = {
+    kind,
+    ordinal: session.streamsOpened++,
+    generation: session.generation,
+    requests: new Map(),
+    untracked: false,
+    ring: new EventRing(bounds.eventIdsPerStream),
+    mark: 0 as Position,
+    floor: 0 as Position,
+    blocked: 0,
+    probe: null,
+    openLegs: 0,
+    lastLeg: null,
+    lastReplayEmpty: false,
+    strippedAt: 0,
+    idleSince: now,
+  };
+  session.streams.add(stream);
+  session.bytes += STREAM_BYTES;
+  if (session.streams.size > bounds.streamsPerSession) forgetOneStream(session, stream, bounds, now);
+  return stream;
+}
+
+/** The requests that the stream's POST turned out to hold. */
+export function addRequests(session: Session, stream: Stream, heads: readonly RequestHead[]): void {
+  for (const { key } of heads) {
+    if (key === null) stream.untracked = true;
+    else if (!stream.requests.has(key)) {
+      stream.requests.set(key, null);
+      if (session.streams.has(stream)) session.bytes += REQUEST_BYTES;
+    }
+  }
+}
+
+/** Every request has its terminal event. Standalone and placeholder streams never finish. */
+export function isFinished(stream: Stream): boolean {
+  if (stream.kind !== 'request' || stream.untracked || stream.requests.size === 0) return false;
+  for (const answer of stream.requests.values()) if (answer === null) return false;
+  return true;
+}
+
+export function openLeg(stream: Stream, resumed: boolean, receipt: Receipt): Leg {
+  stream.openLegs += 1;
+  return { stream, resumed, receipt, events: 0, sawRetry: false, sawTerminal: false, listening: false };
+}
+
+/**
+ * The exchange is over upstream. `how` is null where upstream did not answer with a stream: then it says nothing about
+ * the next one. `clean`: upstream ended the body in order. `polled`: the outcome of that name.
+ */
+export function closeLeg(
+  session: Session,
+  leg: Leg,
+  how: { clean: boolean; polled: boolean } | null,
+  now: Millis,
+): void {
+  const { stream } = leg;
+  stream.openLegs -= 1;
+  stream.idleSince = now;
+  if (how !== null) {
+    stream.lastLeg = { clean: how.clean, sawTerminal: leg.sawTerminal, polls: how.polled || leg.sawRetry };
+  }
+  stopListening(session, leg);
+}
+
+/** Upstream accepted a standalone stream. */
+export function startListening(session: Session, leg: Leg): void {
+  if (leg.stream.kind !== 'standalone' || leg.listening) return;
+  leg.listening = true;
+  session.listening += 1;
+}
+
+/** The client is gone, or the exchange is over. */
+export function stopListening(session: Session, leg: Leg): void {
+  if (!leg.listening) return;
+  leg.listening = false;
+  session.listening -= 1;
+}
+
+/** The server announced that it ends exchanges early and is to be asked again (`polled`, section 4). */
+export function announcesPolling(stream: Stream): boolean {
+  const last = stream.lastLeg;
+  return !isFinished(stream) && last !== null && last.clean && !last.sawTerminal && last.polls;
+}
+
+/** An event as the scanner reports it. */
+export interface SeenEvent {
+  readonly key: EventKey | null;
+  readonly length: number;
+  readonly retry: boolean;
+}
+
+/**
+ * Records an event and the answers in it. An event that a resumed exchange repeats keeps its position, unless it is
+ * the answer to a request that had none: servers exist that stamp everything with one ID.
+ */
+export function recordEvent(session: Session, leg: Leg, event: SeenEvent, answers: readonly ResponseHead[]): Position {
+  const { stream } = leg;
+  leg.events += 1;
+  if (event.retry) leg.sawRetry = true;
+  const answersAnew = answers.some((answer) => stream.requests.get(answer.key) === null);
+  const repeated =
+    leg.resumed && event.key !== null && !answersAnew ? stream.ring.findEqual(event.key, event.length) : null;
+  const position = repeated ?? ((stream.mark + 1) as Position);
+  if (repeated === null) {
+    stream.mark = position;
+    if (event.key !== null) {
+      const before = stream.ring.bytes;
+      stream.ring.add(event.key, position, event.length);
+      if (session.streams.has(stream)) session.bytes += stream.ring.bytes - before;
+    }
+  }
+  for (const answer of answers) {
+    const target = streamAwaiting(session, stream, answer.key);
+    if (target === null) continue;
+    if (target === stream) leg.sawTerminal = true;
+    const known = target.requests.get(answer.key) ?? null;
+    if (known === null) {
+      target.requests.set(answer.key, { on: stream, position, ...lengthAndKey(event), receipts: [leg.receipt] });
+    } else if (!known.receipts.includes(leg.receipt)) {
+      known.receipts.push(leg.receipt);
+      if (known.receipts.length > MOST_RECEIPTS) known.receipts.shift();
+    }
+  }
+  return position;
+}
+
+const lengthAndKey = ({ key, length }: SeenEvent) => ({ key, length });
+
+/**
+ * Whose request does this answer? The stream's own; else the only other stream that has the id open. Without a session
+ * there is no telling clients apart, and ids beyond double precision may have been folded into one by a peer.
+ */
+function streamAwaiting(session: Session, own: Stream, key: RequestKey): Stream | null {
+  if (own.requests.has(key)) return own;
+  if (session.anonymous || isBeyondDoubles(key)) return null;
+  let found: Stream | null = null;
+  for (const stream of session.streams) {
+    if (stream.requests.get(key) !== null || stream.requests.get(key) === undefined) continue;
+    if (found !== null) return null;
+    found = stream;
+  }
+  return found;
+}
+
+/** Drops what has been idle for too long. Runs when a session is used and from the store's sweep. */
+export function forgetExpired(session: Session, bounds: LedgerBounds, now: Millis): void {
+  for (const stream of session.streams) {
+    if (stream.openLegs > 0) continue;
+    const memory = isFinished(stream) ? bounds.finishedStreamMemory : bounds.openStreamMemory;
+    if (now - stream.idleSince >= memory) forgetStream(session, stream, bounds, now);
+  }
+}
+
+/** Forgets everything but the session itself, once it is over. */
+export function forgetStreams(session: Session, bounds: LedgerBounds, now: Millis): void {
+  for (const stream of session.streams) if (stream.openLegs === 0) forgetStream(session, stream, bounds, now);
+}
+
+/** One stream too many: the oldest finished one goes, else the oldest idle one, else the oldest. */
+function forgetOneStream(session: Session, except: Stream, bounds: LedgerBounds, now: Millis): void {
+  let idle: Stream | null = null;
+  let oldest: Stream | null = null;
+  for (const stream of session.streams) {
+    if (stream === except) continue;
+    oldest ??= stream;
+    if (stream.openLegs > 0) continue;
+    if (isFinished(stream)) {
+      forgetStream(session, stream, bounds, now);
+      return;
+    }
+    idle ??= stream;
+  }
+  const victim = idle ?? oldest;
+  if (victim !== null) forgetStream(session, victim, bounds, now);
+}
+
+function forgetStream(session: Session, stream: Stream, bounds: LedgerBounds, now: Millis): void {
+  if (!session.streams.delete(stream)) return;
+  session.complete = false;
+  session.bytes -= STREAM_BYTES + stream.ring.bytes + stream.requests.size * REQUEST_BYTES;
+  if (stream.generation !== session.generation || isDeliveredForSure(stream, now)) return;
+  if (session.forgotten === null) {
+    session.forgotten = new ForgottenIds();
+    session.bytes += FORGOTTEN_BYTES;
+  }
+  session.forgotten.add(stream.ring, now, bounds.openStreamMemory);
+}
+
+function isDeliveredForSure(stream: Stream, now: Millis): boolean {
+  if (!isFinished(stream)) return false;
+  for (const answer of stream.requests.values()) {
+    if (!answer?.receipts.some((receipt) => proveByConnection(receipt, now, 'unknown') === 'proven')) return false;
+  }
+  return true;
+}

@@ -1,0 +1,402 @@
+/**
+ * From a cursor to the facts that `decide.ts` wants, and from what came of a verdict back into the ledger.
+ *
+ * A cursor names an event, not a stream. Its owners are all streams of the session that carried an event with this ID;
+ * each is open, finished, or delivered, and a delivered one has a proof. Nothing is stripped while one of them is open.
+ */
+import type { OwnerFacts, ResumeFacts, Unrecorded, Verdict } from './decide.ts';
+import { type ConnectionFacts, type KernelView, proveByConnection, provenSince } from './delivery.ts';
+import type { Sighting } from './event-ring.ts';
+import type { ResponseHead } from './jsonrpc.ts';
+import {
+  type Answer,
+  type CursorNote,
+  isFinished,
+  type LedgerBounds,
+  type Leg,
+  noteOf,
+  openStream,
+  type Session,
+  type Stream,
+} from './ledger.ts';
+import { claimProbe, type Outcome, probeIsDue, settleProbe, startProbing } from './replay.ts';
+import type { Credential, EventKey, Millis, Position, RequestKey } from './terms.ts';
+
+/** What the request itself says. */
+export interface ResumeRequest {
+  readonly get: boolean;
+  readonly cursorFields: number;
+  readonly cursorEmpty: boolean;
+  readonly sessionFields: number;
+  readonly withoutResumption: boolean;
+  readonly minted: boolean;
+  /** The ways to read the cursor's bytes as an event ID, the likeliest first; empty when there is none. */
+  readonly cursor: readonly EventKey[];
+  readonly caller: Credential;
+  /** It came through another intermediary. */
+  readonly forwarded: boolean;
+}
+
+export interface ResolveOptions {
+  readonly unrecorded: Unrecorded;
+  readonly deliveryProof: 'connection' | 'event-id';
+  readonly proofMemory: Millis;
+  readonly now: Millis;
+  /** The kernel's view of a connection; undefined where it has not been asked yet. */
+  readonly kernelOf: (connection: ConnectionFacts) => KernelView | undefined;
+}
+
+export type Proof = 'event-id' | 'connection';
+
+export interface Owner {
+  readonly stream: Stream;
+  /** The cursor's last position on this stream. */
+  readonly position: Position;
+  readonly state: OwnerFacts['state'];
+  readonly proof: Proof | null;
+}
+
+export interface Resolution {
+  readonly facts: ResumeFacts;
+  /** The reading of the cursor that has owners, or the first. */
+  readonly cursor: EventKey | null;
+  readonly owners: readonly Owner[];
+  /** The newest owner that is not delivered: a forwarded resume continues it. */
+  readonly target: Owner | null;
+  /** How delivery was proven, where every owner is delivered. */
+  readonly proof: Proof | null;
+  /** Connections whose kernel view would make a difference and was not given. */
+  readonly unsettled: readonly ConnectionFacts[];
+}
+
+const STORM_STRIPS = 10;
+const STORM_WINDOW: Millis = 30_000;
+
+/** Gathers the facts about one request. `session` is null where it was never seen. Reads only. */
+export function resolveResume(request: ResumeRequest, session: Session | null, options: ResolveOptions): Resolution {
+  const unsettled: ConnectionFacts[] = [];
+  const found = session === null ? NOTHING : findOwners(session, request.cursor);
+  const { sightings, cursor } = found;
+  const generation = session?.generation ?? 0;
+  const current = [...sightings].some(([stream]) => stream.generation === generation);
+
+  const owners: Owner[] = [];
+  for (const [stream, sighting] of sightings) {
+    if (current && stream.generation !== generation) continue;
+    const { state, proof } = stateOf(stream, sightings, request.forwarded, options, unsettled);
+    owners.push({ stream, position: sighting.last, state, proof });
+  }
+  const ownerForgotten =
+    session !== null && cursor !== null && mayBeForgotten(session, cursor, sightings, request, options, unsettled);
+
+  let target: Owner | null = null;
+  for (const owner of owners) {
+    if (owner.state !== 'delivered' && (target === null || owner.stream.ordinal > target.stream.ordinal))
+      target = owner;
+  }
+  const note = session === null || cursor === null ? undefined : session.notes.get(cursor);
+  const delivered = owners.length > 0 && target === null;
+  const facts: ResumeFacts = {
+    get: request.get,
+    cursorFields: request.cursorFields,
+    cursorEmpty: request.cursorEmpty,
+    sessionFields: request.sessionFields,
+    withoutResumption: request.withoutResumption,
+    minted: request.minted,
+    approved: session?.approved.has(request.caller) ?? false,
+    sessionKnown: session !== null,
+    sessionEnded: session !== null && session.endedAt !== null,
+    listening: session !== null && !session.anonymous && session.listening > 0,
+    owners: owners.map(({ stream, position, state }) => ({
+      currentGeneration: stream.generation === generation,
+      standalone: stream.kind === 'standalone',
+      state,
+      barred: isBelowFloor(stream, position) && !(stream.probe !== null && probeIsDue(stream.probe, options.now)),
+      lastReplayEmpty: stream.lastReplayEmpty,
+    })),
+    ownerForgotten,
+    storm: note !== undefined && isStorm(note, options.now),
+    unrecorded: options.unrecorded,
+    complete: session?.complete ?? false,
+  };
+  const byConnection = owners.some((owner) => owner.proof === 'connection');
+  return {
+    facts,
+    cursor,
+    owners,
+    target,
+    proof: delivered ? (byConnection ? 'connection' : 'event-id') : null,
+    unsettled,
+  };
+}
+
+type Sightings = ReadonlyMap<Stream, Sighting>;
+const NOTHING: { sightings: Sightings; cursor: EventKey | null } = { sightings: new Map(), cursor: null };
+
+function findOwners(
+  session: Session,
+  readings: readonly EventKey[],
+): { sightings: Sightings; cursor: EventKey | null } {
+  for (const cursor of readings) {
+    const sightings = new Map<Stream, Sighting>();
+    for (const stream of session.streams) {
+      const sighting = stream.ring.find(cursor);
+      if (sighting !== null) sightings.set(stream, sighting);
+    }
+    if (sightings.size > 0) return { sightings, cursor };
+  }
+  return { sightings: new Map(), cursor: readings[0] ?? null };
+}
+
+function stateOf(
+  stream: Stream,
+  sightings: Sightings,
+  forwarded: boolean,
+  options: ResolveOptions,
+  unsettled: ConnectionFacts[],
+): { state: OwnerFacts['state']; proof: Proof | null } {
+  if (!isFinished(stream)) return { state: 'open', proof: null };
+  let proof: Proof = 'event-id';
+  for (const answer of stream.requests.values()) {
+    if (answer === null) return { state: 'open', proof: null };
+    if (provenByEventId(answer, sightings)) continue;
+    if (forwarded || options.deliveryProof === 'event-id' || !provenByReceipt(stream, answer, options, unsettled)) {
+      return { state: 'finished', proof: null };
+    }
+    proof = 'connection';
+  }
+  return { state: 'delivered', proof };
+}
+
+function provenByEventId(answer: Answer, sightings: Sightings): boolean {
+  const cursor = sightings.get(answer.on);
+  return cursor !== undefined && cursor.first >= answer.position;
+}
+
+function provenByReceipt(
+  stream: Stream,
+  answer: Answer,
+  options: ResolveOptions,
+  unsettled: ConnectionFacts[],
+): boolean {
+  for (const receipt of answer.receipts) {
+    const since = Math.max(provenSince(receipt), stream.strippedAt);
+    if (options.now - since > options.proofMemory) continue;
+    const proof = proveByConnection(receipt, options.now, options.kernelOf(receipt.connection));
+    if (proof === 'proven') return true;
+    if (proof === 'ask-kernel') unsettled.push(receipt.connection);
+  }
+  return false;
+}
+
+/** Could a stream that was open when this ID was dropped own the cursor as well? */
+function mayBeForgotten(
+  session: Session,
+  cursor: EventKey,
+  sightings: Sightings,
+  request: ResumeRequest,
+  options: ResolveOptions,
+  unsettled: ConnectionFacts[],
+): boolean {
+  if (session.forgotten?.mayHave(cursor)) return true;
+  for (const stream of session.streams) {
+    if (sightings.has(stream) || stream.generation !== session.generation) continue;
+    if (!stream.ring.mayHaveDropped(cursor)) continue;
+    if (stateOf(stream, sightings, request.forwarded, options, unsettled).state !== 'delivered') return true;
+  }
+  return false;
+}
+
+function isBelowFloor(stream: Stream, position: Position): boolean {
+  return position < stream.floor || position === stream.blocked;
+}
+
+function isStorm(note: CursorNote, now: Millis): boolean {
+  if (note.storm !== null) return !probeIsDue(note.storm, now);
+  const oldest = note.strips[0];
+  if (oldest === undefined || note.strips.length < STORM_STRIPS || now - oldest.at > STORM_WINDOW) return false;
+  return note.strips.every((strip) => strip.leg() === 0);
+}
+
+/** The one request that waits for an answer on these streams, or null. */
+export function pendingRequest(owners: readonly Owner[]): RequestKey | null {
+  let pending: RequestKey | null = null;
+  for (const { stream, state } of owners) {
+    if (state === 'delivered') continue;
+    if (stream.untracked || stream.kind !== 'request') return null;
+    for (const [key, answer] of stream.requests) {
+      if (state === 'open' && answer !== null) continue;
+      if (pending !== null) return null;
+      pending = key;
+    }
+  }
+  return pending;
+}
+
+/** A verdict is about to be carried out: claims and starts what has a schedule. */
+export function noteVerdict(session: Session, resolution: Resolution, verdict: Verdict, now: Millis): void {
+  const { cursor, owners, target } = resolution;
+  if (cursor === null) return;
+  if (verdict.action === 'strip') {
+    for (const { stream, state } of owners) if (state === 'delivered') stream.strippedAt = now;
+    return;
+  }
+  if (verdict.action === 'forward') {
+    if (target !== null && isBelowFloor(target.stream, target.position) && target.stream.probe !== null) {
+      target.stream.probe = claimProbe(target.stream.probe, now);
+    }
+    return;
+  }
+  if (verdict.action === 'refuse' && verdict.rule === 'finished-storm')
+    noteOf(session, cursor).storm ??= startProbing(now);
+}
+
+/** A strip for an approved caller has been sent upstream; `events` tells how many events it has brought so far. */
+export function noteStrip(session: Session, cursor: EventKey, events: () => number, now: Millis): void {
+  const note = noteOf(session, cursor);
+  note.strips.push({ at: now, leg: events });
+  if (note.strips.length > STORM_STRIPS) note.strips.shift();
+  if (note.storm !== null) note.storm = claimProbe(note.storm, now);
+}
+
+/** That strip is over. */
+export function settleStrip(session: Session, cursor: EventKey, events: number, now: Millis): void {
+  const note = session.notes.get(cursor);
+  if (note === undefined) return;
+  if (events > 0) {
+    note.storm = null;
+    note.strips.length = 0;
+  } else if (note.storm !== null) {
+    note.storm = settleProbe(note.storm, 'nothing', now);
+  }
+}
+
+/** A refusal goes out: returns when the first one of this cursor did, or null when this is the first. */
+export function noteRefusal(session: Session, cursor: EventKey, now: Millis): Millis | null {
+  const note = noteOf(session, cursor);
+  const first = note.firstRefusedAt;
+  note.firstRefusedAt ??= now;
+  return first;
+}
+
+/** An unrecorded cursor that upstream accepted: from now on it is the first position of an open stream. */
+export function placeholderFor(session: Session, cursor: EventKey, bounds: LedgerBounds, now: Millis): Owner {
+  const stream = openStream(session, 'placeholder', bounds, now);
+  stream.mark = 1 as Position;
+  stream.ring.add(cursor, stream.mark, 0);
+  return { stream, position: stream.mark, state: 'open', proof: null };
+}
+
+const LATE_EMPTIES = 10;
+
+/** What a watched resume came to, for floor and probes. */
+export function settleReplay(session: Session, target: Owner, cursor: EventKey, outcome: Outcome, now: Millis): void {
+  const { stream, position } = target;
+  if (outcome !== 'live') forgiveLateEmpties(session, cursor);
+  switch (outcome) {
+    case 'empty':
+    case 'silent':
+      stream.lastReplayEmpty = true;
+      raiseFloor(stream, position, now);
+      return;
+    case 'replayed': {
+      stream.lastReplayEmpty = false;
+      stream.floor = Math.min(stream.floor, position) as Position;
+      stream.blocked = 0;
+      stream.probe = null;
+      const note = session.notes.get(cursor);
+      if (note !== undefined) note.firstRefusedAt = null;
+      return;
+    }
+    case 'live':
+    case 'polled':
+    case 'displaced':
+    case 'not-a-replay':
+      stream.lastReplayEmpty = false;
+      break;
+    case 'broken':
+    case 'abandoned':
+      break;
+  }
+  if (stream.probe !== null && isBelowFloor(stream, position)) stream.probe = settleProbe(stream.probe, 'other', now);
+}
+
+/** Where a block on a resumed exchange was seen before, or null where it must pass. */
+export type Duplicate = 'replayed' | 'terminal';
+
+/** A block as the scanner reports it, with the answers in it. */
+export interface SeenBlock {
+  readonly key: EventKey | null;
+  readonly length: number;
+  readonly answers: readonly ResponseHead[];
+}
+
+/**
+ * Before the first block past the cursor: is this one the cursor's event or an earlier one (inclusive replay), or the
+ * terminal event of a request that is delivered? The first answer to an open request never is, whatever its ID.
+ */
+export function duplicateBeforeCursor(
+  session: Session,
+  target: Owner,
+  block: SeenBlock,
+  options: ResolveOptions,
+): Duplicate | null {
+  const { stream, position } = target;
+  if (block.key === null || block.answers.some(({ key }) => stream.requests.get(key) === null)) return null;
+  if (stream.generation === session.generation) {
+    const seen = stream.ring.findEqual(block.key, block.length);
+    if (seen !== null && seen <= position) return 'replayed';
+  }
+  if (block.answers.length === 0) return null;
+  return block.answers.every(({ key }) => isDeliveredAnswer(session, stream, key, block, options)) ? 'terminal' : null;
+}
+
+function isDeliveredAnswer(
+  session: Session,
+  own: Stream,
+  request: RequestKey,
+  block: SeenBlock,
+  options: ResolveOptions,
+): boolean {
+  const candidates = own.requests.has(request) || session.anonymous ? [own] : session.streams;
+  for (const stream of candidates) {
+    const answer = stream.requests.get(request);
+    if (!answer || stream.generation !== session.generation) continue;
+    if (answer.key !== block.key || answer.length !== block.length) continue;
+    if (options.deliveryProof === 'connection' && provenByReceipt(stream, answer, options, [])) return true;
+  }
+  return false;
+}
+
+/** After that: has this very exchange already carried the same terminal event, under the same ID? */
+export function duplicateOnLeg(leg: Leg, block: SeenBlock): Duplicate | null {
+  if (block.key === null || block.answers.length === 0) return null;
+  const again = block.answers.every(({ key }) => {
+    const answer = leg.stream.requests.get(key);
+    return answer != null && answer.key === block.key && answer.receipts.includes(leg.receipt);
+  });
+  return again ? 'terminal' : null;
+}
+
+/** A `live` replay ended in order without an event, and nobody announced that. The tenth in a row counts as one `empty`. */
+export function settleLateEmpty(session: Session, target: Owner, cursor: EventKey, now: Millis): void {
+  const note = noteOf(session, cursor);
+  note.lateEmpties += 1;
+  if (note.lateEmpties < LATE_EMPTIES) return;
+  note.lateEmpties = 0;
+  target.stream.lastReplayEmpty = true;
+  raiseFloor(target.stream, target.position, now);
+}
+
+/** Only ten in a row count. */
+function forgiveLateEmpties(session: Session, cursor: EventKey): void {
+  const note = session.notes.get(cursor);
+  if (note !== undefined) note.lateEmpties = 0;
+}
+
+function raiseFloor(stream: Stream, position: Position, now: Millis): void {
+  const wasProbe = stream.probe !== null && isBelowFloor(stream, position);
+  if (position < stream.mark) stream.floor = Math.max(stream.floor, position + 1) as Position;
+  else stream.blocked = position;
+  stream.probe = wasProbe && stream.probe !== null ? settleProbe(stream.probe, 'nothing', now) : startProbing(now);
+}

@@ -1,0 +1,104 @@
+/**
+ * The metrics of behaviour.md section 11, on prom-client. Counters of things that happen a million times are plain
+ * numbers here and are read when somebody scrapes.
+ */
+import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
+import type { ExchangeReport, Observer } from '../report.ts';
+
+export interface Gauges {
+  readonly sessions: () => number;
+  readonly storeErrors: () => number;
+}
+
+export interface Metrics {
+  readonly registry: Registry;
+  readonly observer: Observer;
+}
+
+const SECONDS = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300];
+/** Refusals that kept a reconnect from reaching upstream. */
+const ABSORBED = new Set(['below-replay-floor', 'finished-storm', 'finished-while-listening']);
+
+export function createMetrics(gauges: Gauges): Metrics {
+  const registry = new Registry();
+  collectDefaultMetrics({ register: registry });
+  const registers = [registry];
+  const counter = <L extends string>(name: string, help: string, labelNames: readonly L[] = []): Counter<L> =>
+    new Counter({ name: `mcp_resume_guard_${name}`, help, labelNames: [...labelNames], registers });
+  const histogram = (name: string, help: string): Histogram =>
+    new Histogram({ name: `mcp_resume_guard_${name}`, help, buckets: SECONDS, registers });
+  const collected = (name: string, help: string, value: () => number): void => {
+    new Gauge({
+      name: `mcp_resume_guard_${name}`,
+      help,
+      registers,
+      collect() {
+        this.set(value());
+      },
+    });
+  };
+
+  const resumes = counter('resumes_total', 'Decided resumes by verdict and rule.', ['verdict', 'rule']);
+  const replays = counter('replays_total', 'Watched replays by outcome.', ['outcome']);
+  const terminals = counter('terminal_events_total', 'Terminal events seen, by kind of response.', ['kind']);
+  const duplicates = counter('duplicates_total', 'Repeated blocks on resumed streams.', ['kind', 'action']);
+  const absorbed = counter(
+    'storm_requests_absorbed_total',
+    'Resumes refused from memory that would have reached upstream.',
+  );
+  const generations = counter('generations_total', 'New generations of known sessions, by cause.', ['cause']);
+  const blind = counter('tap_blind_total', 'Streams the tap could not read to their end.', ['cause']);
+  const exchangeSeconds = histogram('exchange_seconds', 'Time from the request to the end of its response.');
+  const firstByteSeconds = histogram('first_byte_seconds', 'Time from the request to the first byte of the body.');
+  const eventDelay = histogram('event_delay_seconds', 'Time an event spends in the proxy (a sample).');
+  const streams = new Gauge({
+    name: 'mcp_resume_guard_streams_open',
+    help: 'Event streams open through the proxy, by kind.',
+    labelNames: ['kind'],
+    registers,
+  });
+  let events = 0;
+  const eventsTotal = new Counter({
+    name: 'mcp_resume_guard_events_total',
+    help: 'Events seen.',
+    registers,
+    collect() {
+      this.inc(events);
+      events = 0;
+    },
+  });
+  void eventsTotal;
+  collected('sessions', 'Sessions remembered.', gauges.sessions);
+  const storeErrors = new Counter({
+    name: 'mcp_resume_guard_store_errors_total',
+    help: 'Failures of the shared store.',
+    registers,
+    collect() {
+      this.inc(gauges.storeErrors());
+    },
+  });
+  void storeErrors;
+
+  const observer: Observer = {
+    exchange(report: ExchangeReport) {
+      exchangeSeconds.observe(report.duration / 1_000);
+      if (report.firstByteAfter !== null) firstByteSeconds.observe(report.firstByteAfter / 1_000);
+      if (report.rule !== null && report.verdict !== null) resumes.inc({ verdict: report.verdict, rule: report.rule });
+      if (report.outcome !== null) replays.inc({ outcome: report.outcome });
+      if (report.verdict === 'refuse' && report.rule !== null && ABSORBED.has(report.rule)) absorbed.inc();
+    },
+    events(count) {
+      events += count;
+    },
+    terminal: (kind) => terminals.inc({ kind }),
+    duplicate: (kind, action) => duplicates.inc({ kind, action }),
+    blind: (cause) => blind.inc({ cause }),
+    streamOpened: (kind) => streams.inc({ kind }),
+    streamClosed: (kind) => streams.dec({ kind }),
+    generation: (cause) => generations.inc({ cause }),
+    lateEmpty: () => replays.inc({ outcome: 'late-empty' }),
+    instanceAlternates: () => {},
+    eventDelay: (seconds) => eventDelay.observe(seconds),
+  };
+  return { registry, observer };
+}

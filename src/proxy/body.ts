@@ -1,0 +1,99 @@
+/**
+ * A request's body on its way up. What is here within the turn of the loop in which the head came goes as one buffer;
+ * anything larger or slower is streamed, with backpressure, and read by the scanner as it passes.
+ */
+import type { IncomingMessage } from 'node:http';
+import { Readable } from 'node:stream';
+import type { MessageScanner, Messages } from '../core/jsonrpc.ts';
+
+export interface BodyListener {
+  /** The request can be sent: without a body, with all of it, or with a stream of it. Once. */
+  ready(body: Buffer | Readable | null): void;
+  /** The body has been read to its end. */
+  read(messages: Messages): void;
+  tooLarge(): void;
+}
+
+/** Larger bodies are streamed even when they came in one piece. */
+const GATHER_BYTES = 65_536;
+
+export class RequestBody {
+  readonly #request: IncomingMessage;
+  readonly #scanner: MessageScanner | null;
+  readonly #maxBytes: number;
+  #gathered: Buffer[] | null = [];
+  #bytes = 0;
+  #stream: Readable | null = null;
+  #ended = false;
+
+  /** `maxBytes`: 0 for no limit. */
+  constructor(request: IncomingMessage, scanner: MessageScanner | null, maxBytes: number) {
+    this.#request = request;
+    this.#scanner = scanner;
+    this.#maxBytes = maxBytes;
+  }
+
+  start(listener: BodyListener): void {
+    const request = this.#request;
+    const { headers } = request;
+    if (headers['content-length'] === undefined && headers['transfer-encoding'] === undefined) {
+      if (this.#scanner !== null) listener.read(this.#scanner.end());
+      listener.ready(null);
+      request.resume();
+      return;
+    }
+    if (this.#maxBytes > 0 && Number(headers['content-length'] ?? 0) > this.#maxBytes) {
+      listener.tooLarge();
+      return;
+    }
+    request.on('data', (chunk: Buffer) => this.#data(chunk, listener));
+    request.on('end', () => this.#end(listener));
+    request.on('close', () => {
+      // Half a request must not look like a whole one.
+      if (!this.#ended) this.#stream?.destroy(new Error('the client left within its request'));
+    });
+    request.on('error', () => {});
+    setImmediate(() => this.#startStream(listener));
+  }
+
+  #data(chunk: Buffer, listener: BodyListener): void {
+    this.#bytes += chunk.length;
+    if (this.#maxBytes > 0 && this.#bytes > this.#maxBytes) {
+      this.#request.pause();
+      this.#request.removeAllListeners('data');
+      this.#stream?.destroy(new Error('the request body is too large'));
+      listener.tooLarge();
+      return;
+    }
+    this.#scanner?.push(chunk, 0, chunk.length);
+    if (this.#gathered === null) {
+      if (this.#stream?.push(chunk) === false) this.#request.pause();
+      return;
+    }
+    this.#gathered.push(chunk);
+    if (this.#bytes > GATHER_BYTES) this.#startStream(listener);
+  }
+
+  #end(listener: BodyListener): void {
+    this.#ended = true;
+    if (this.#scanner !== null) listener.read(this.#scanner.end());
+    if (this.#gathered === null) {
+      this.#stream?.push(null);
+      return;
+    }
+    const pieces = this.#gathered;
+    this.#gathered = null;
+    listener.ready(pieces.length === 1 ? pieces[0]! : Buffer.concat(pieces));
+  }
+
+  #startStream(listener: BodyListener): void {
+    if (this.#gathered === null || this.#request.destroyed) return;
+    const pieces = this.#gathered;
+    this.#gathered = null;
+    const stream = new Readable({ read: () => this.#request.resume() });
+    stream.on('error', () => {});
+    this.#stream = stream;
+    for (const piece of pieces) stream.push(piece);
+    listener.ready(stream);
+  }
+}

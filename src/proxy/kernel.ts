@@ -1,0 +1,206 @@
+/**
+ * What the Linux kernel knows about TCP connections, from `/proc/net/tcp` and `tcp6`: bytes a peer has not
+ * acknowledged yet (for delivery), and the inodes of sockets that listen on a port (for upstream restarts).
+ *
+ * A reading costs one pass over the table, so it is made only when a decision needs it, off the event loop, and one
+ * reading serves everybody who asks within `bounds.kernelReading`. Anywhere else than on Linux, and whenever the table
+ * cannot be read, the answer is "unknown".
+ */
+import { open, readFile } from 'node:fs/promises';
+import { isIPv4 } from 'node:net';
+import type { KernelView } from '../core/delivery.ts';
+
+/** Four ends of a connection, in the notation of the table; see `endpoint`. */
+export type Tuple = string;
+
+export interface KernelTables {
+  /** The kernel's view of a connection, or `unknown` where it cannot be asked. */
+  connections(): Promise<(tuple: Tuple) => KernelView>;
+  /** Who listens on `port` at a loopback or wildcard address, read no earlier than `notBefore` (in ms). */
+  listeners(port: number, notBefore?: number): Promise<Listening>;
+}
+
+export interface Listening {
+  /** Of the sockets; empty when unknown, or when there are none. */
+  readonly inodes: ReadonlySet<number>;
+  /** When the reading began, in ms. */
+  readonly readAt: number;
+}
+
+const ESTABLISHED = 0x01;
+const CLOSE_WAIT = 0x08;
+const LISTEN = '0A';
+/** The peer has closed its side: CLOSE_WAIT, LAST_ACK, CLOSING. */
+const PEER_CLOSED = new Set([CLOSE_WAIT, 0x09, 0x0b]);
+const NOBODY: ReadonlySet<number> = new Set();
+
+/** `address:port` as the table writes it. An IPv4-mapped IPv6 address counts as its IPv4 address. */
+export function endpoint(address: string, port: number): string {
+  return `${addressHex(address)}:${port.toString(16).toUpperCase().padStart(4, '0')}`;
+}
+
+export function tupleOf(localAddress: string, localPort: number, remoteAddress: string, remotePort: number): Tuple {
+  return `${endpoint(localAddress, localPort)} ${endpoint(remoteAddress, remotePort)}`;
+}
+
+function addressHex(address: string): string {
+  const plain = address.replace(/%.*$/, '');
+  const mapped = plain.toLowerCase().startsWith('::ffff:') ? plain.slice(7) : plain;
+  if (isIPv4(mapped)) return littleEndian(Uint8Array.from(mapped.split('.'), Number));
+  return littleEndian(ipv6Bytes(plain));
+}
+
+function ipv6Bytes(address: string): Uint8Array {
+  const [head = '', tail] = address.split('::');
+  const left = head === '' ? [] : head.split(':');
+  const right = tail === undefined || tail === '' ? [] : tail.split(':');
+  const zeros = new Array<string>(Math.max(0, 8 - left.length - right.length)).fill('0');
+  const bytes = new Uint8Array(16);
+  for (const [i, group] of [...left, ...zeros, ...right].slice(0, 8).entries()) {
+    const value = Number.parseInt(group, 16);
+    bytes[i * 2] = value >> 8;
+    bytes[i * 2 + 1] = value & 0xff;
+  }
+  return bytes;
+}
+
+/** The kernel prints each 32-bit word of an address in host order. */
+function littleEndian(bytes: Uint8Array): string {
+  let hex = '';
+  for (let word = 0; word < bytes.length; word += 4) {
+    for (let i = 3; i >= 0; i--) hex += bytes[word + i]!.toString(16).padStart(2, '0');
+  }
+  return hex.toUpperCase();
+}
+
+const MAPPED_PREFIX = '0000000000000000FFFF0000';
+const unmapped = (end: string): string => (end.startsWith(MAPPED_PREFIX) ? end.slice(MAPPED_PREFIX.length) : end);
+
+/** One line: `sl local remote state tx:rx tr:when retransmits uid timeout inode …`. Null for the heading. */
+function parseLine(
+  line: string,
+): { local: string; remote: string; state: string; unsent: number; inode: number } | null {
+  const columns = line.trim().split(/\s+/);
+  const [sl, local, remote, state, queues] = columns;
+  if (sl === undefined || !sl.endsWith(':') || local === undefined || remote === undefined) return null;
+  if (state === undefined || queues === undefined) return null;
+  return {
+    local: unmapped(local),
+    remote: unmapped(remote),
+    state,
+    unsent: Number.parseInt(queues.split(':', 1)[0]!, 16),
+    inode: Number(columns[9] ?? 0),
+  };
+}
+
+/** The views of all connections in the text of one or more tables. */
+export function parseConnections(...tables: readonly string[]): Map<Tuple, KernelView> {
+  const views = new Map<Tuple, KernelView>();
+  for (const table of tables) {
+    for (const line of table.split('\n')) {
+      const entry = parseLine(line);
+      if (entry === null || entry.state === LISTEN) continue;
+      const state = Number.parseInt(entry.state, 16);
+      // Only states in which the handshake is over say anything about bytes.
+      if (state !== ESTABLISHED && state < 0x04) continue;
+      views.set(`${entry.local} ${entry.remote}`, {
+        unacknowledged: entry.unsent,
+        peerClosed: PEER_CLOSED.has(state),
+      });
+    }
+  }
+  return views;
+}
+
+/** Inodes listening on a port at a wildcard or loopback address. */
+export function parseListeners(port: number, ...tables: readonly string[]): Set<number> {
+  const wanted = port.toString(16).toUpperCase().padStart(4, '0');
+  const inodes = new Set<number>();
+  for (const table of tables) {
+    for (const line of table.split('\n')) {
+      const entry = parseLine(line);
+      if (entry?.state !== LISTEN) continue;
+      const [address, at] = entry.local.split(':');
+      if (at === wanted && address !== undefined && isLocal(address)) inodes.add(entry.inode);
+    }
+  }
+  return inodes;
+}
+
+function isLocal(hex: string): boolean {
+  return /^0+$/.test(hex) || (hex.length === 8 && hex.endsWith('7F')) || hex === '00000000000000000000000001000000';
+}
+
+const TABLES = ['/proc/net/tcp', '/proc/net/tcp6'] as const;
+
+async function whole(path: string): Promise<string> {
+  return readFile(path, 'latin1');
+}
+
+/** The kernel lists listening sockets first: read no further than those. */
+async function listeningPart(path: string): Promise<string> {
+  const file = await open(path, 'r');
+  try {
+    const piece = Buffer.allocUnsafe(16_384);
+    let text = '';
+    for (;;) {
+      const { bytesRead } = await file.read(piece, 0, piece.length, null);
+      if (bytesRead === 0) return text;
+      text += piece.toString('latin1', 0, bytesRead);
+      const lastLine = text.slice(text.lastIndexOf('\n', text.length - 2) + 1);
+      const entry = parseLine(lastLine);
+      if (entry !== null && entry.state !== LISTEN) return text;
+    }
+  } finally {
+    await file.close();
+  }
+}
+
+/** Shares one answer among all who ask within `time`, and among all who ask while it is under way. */
+function shared<T>(
+  read: () => Promise<T>,
+  time: number,
+  now: () => number,
+): (notBefore?: number) => { answer: Promise<T>; at: number } {
+  let current: { answer: Promise<T>; at: number } | null = null;
+  return (notBefore = 0) => {
+    if (current === null || now() - current.at > time || current.at < notBefore) {
+      current = { at: now(), answer: read() };
+    }
+    return current;
+  };
+}
+
+async function readTables(read: (path: string) => Promise<string>): Promise<string[] | null> {
+  const texts = await Promise.all(TABLES.map((path) => read(path).catch(() => null)));
+  const readable = texts.filter((text) => text !== null);
+  // A machine without IPv6 has one table only; the other one has to be there.
+  return texts[0] === null ? null : readable;
+}
+
+/** `sharedFor` in ms (`bounds.kernelReading`). */
+export function kernelTables(sharedFor: number, now: () => number, platform: string = process.platform): KernelTables {
+  if (platform !== 'linux') {
+    return { connections: async () => () => 'unknown', listeners: async () => ({ inodes: NOBODY, readAt: 0 }) };
+  }
+  const connections = shared(
+    async () => {
+      const tables = await readTables(whole);
+      return tables === null ? null : parseConnections(...tables);
+    },
+    sharedFor,
+    now,
+  );
+  const listening = shared(() => readTables(listeningPart), sharedFor, now);
+  return {
+    async connections() {
+      const views = await connections().answer;
+      return (tuple) => (views === null ? 'unknown' : (views.get(tuple) ?? 'absent'));
+    },
+    async listeners(port, notBefore) {
+      const { answer, at } = listening(notBefore);
+      const tables = await answer;
+      return { inodes: tables === null ? NOBODY : parseListeners(port, ...tables), readAt: at };
+    },
+  };
+}

@@ -1,0 +1,106 @@
+/**
+ * The way to the client: head once, bytes with backpressure, and exactly one end. A stream that upstream broke is never
+ * ended in order: a client that takes half a stream for a whole one does not come back for the rest.
+ */
+import type { ServerResponse } from 'node:http';
+import type { Socket } from 'node:net';
+import { type Fields, firstValue } from '../core/fields.ts';
+import type { Hop } from './upstream.ts';
+
+/** How the exchange ended for the client. */
+export type StreamEnd = 'ended' | 'destroyed' | 'client-left';
+
+export interface RelayListener {
+  /** Everything has been handed to the kernel and the response ended in order. */
+  finished(): void;
+  /** Exactly once, whatever happened. */
+  closed(end: StreamEnd): void;
+}
+
+export class Relay {
+  readonly #response: ServerResponse;
+  readonly #listener: RelayListener;
+  #hop: Hop | null = null;
+  #end: StreamEnd | null = null;
+  #bodyAllowed = true;
+  #blocked = false;
+  /** Only the end of the connection ends the body. */
+  #endsByClose = false;
+
+  constructor(response: ServerResponse, listener: RelayListener) {
+    this.#response = response;
+    this.#listener = listener;
+    response.on('finish', () => listener.finished());
+    response.on('close', () => this.#close(response.writableFinished ? 'ended' : 'client-left'));
+    response.on('drain', () => {
+      this.#blocked = false;
+      this.#hop?.resume();
+    });
+    response.on('error', () => {});
+  }
+
+  /** Reading from `hop` stops while the client does not keep up. */
+  follow(hop: Hop): void {
+    this.#hop = hop;
+  }
+
+  get headSent(): boolean {
+    return this.#response.headersSent;
+  }
+
+  get over(): boolean {
+    return this.#end !== null;
+  }
+
+  /** Bytes wait for the client. */
+  get isBlocked(): boolean {
+    return this.#blocked;
+  }
+
+  /**
+   * Sends the head at once, so that a quiet stream is not a late one; body bytes that are here already travel in the
+   * same packet.
+   */
+  head(status: number, reason: string, fields: Fields, method: string): void {
+    const response = this.#response;
+    response.sendDate = false;
+    this.#bodyAllowed = method !== 'HEAD' && status !== 204 && status !== 304;
+    response.writeHead(status, reason, fields as string[]);
+    this.#endsByClose = this.#bodyAllowed && firstValue(fields, 'content-length') === null && !response.chunkedEncoding;
+    process.nextTick(() => {
+      if (!this.over) response.flushHeaders();
+    });
+  }
+
+  /** `flushed` is called once the kernel has taken these bytes and all before. */
+  write(piece: Buffer, flushed?: () => void): void {
+    if (this.over || !this.#bodyAllowed) return;
+    if (!this.#response.write(piece, flushed) && !this.#blocked) {
+      this.#blocked = true;
+      this.#hop?.pause();
+    }
+  }
+
+  /** Ends in order. */
+  end(last?: string): void {
+    if (this.over) return;
+    if (last === undefined) this.#response.end();
+    else this.#response.end(last);
+  }
+
+  /** Ends so that nobody can take it for the end: a reset where only the end of the connection ends the body. */
+  destroy(): void {
+    if (this.over) return;
+    const { socket } = this.#response;
+    const reset = this.#endsByClose && socket !== null && 'resetAndDestroy' in socket;
+    this.#close('destroyed');
+    if (reset) (socket as Socket).resetAndDestroy();
+    else this.#response.destroy();
+  }
+
+  #close(end: StreamEnd): void {
+    if (this.#end !== null) return;
+    this.#end = end;
+    this.#listener.closed(end);
+  }
+}

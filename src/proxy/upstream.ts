@@ -1,0 +1,369 @@
+/**
+ * One hop toward upstream: connections, one response shape, one way to abort, one mapping of errors.
+ *
+ * undici's low-level `dispatch` over a free list of single-connection clients, last in first out. A client is either
+ * carrying one exchange or idle in the list, so a stream that runs for hours is nothing that a POST has to search past,
+ * and a request is only ever written to a connection that has nothing else on it.
+ *
+ * No request is sent twice: undici writes a request once, and should it ever start to write one again we abort it.
+ */
+import type { Socket } from 'node:net';
+import { buildConnector, Client, type Dispatcher } from 'undici';
+import type { Fields } from '../core/fields.ts';
+import { NO_IDENTITY, type UpstreamIdentity } from '../core/ledger.ts';
+import { type ErrorCode, GuardError } from '../errors.ts';
+import type { KernelTables } from './kernel.ts';
+
+export interface UpstreamOptions {
+  /** Scheme, host and port. */
+  readonly origin: string;
+  /** PEM texts for TLS. */
+  readonly tls: { readonly ca?: string; readonly cert?: string; readonly key?: string };
+  /** In ms; 0 for none. */
+  readonly connectTimeout: number;
+  /** Largest head of a response, in bytes. */
+  readonly fieldBytes: number;
+  /** Look for restarts (behaviour.md section 6). */
+  readonly watchRestarts: boolean;
+  readonly kernel: KernelTables;
+  /** The clock of `kernel`. */
+  readonly now: () => number;
+}
+
+export interface UpstreamRequest {
+  readonly method: string;
+  readonly path: string;
+  readonly fields: readonly string[];
+  readonly body: Buffer | NodeJS.ReadableStream | null;
+}
+
+/** What an exchange wants to hear. After `ended` or `failed` nothing follows. */
+export interface UpstreamListener {
+  head(status: number, reason: string, fields: Fields): void;
+  data(chunk: Buffer): void;
+  ended(): void;
+  failed(error: GuardError): void;
+}
+
+/** An exchange under way. */
+export interface Hop {
+  /** Stops reading until `resume`. */
+  pause(): void;
+  resume(): void;
+  /** Closes upstream's connection now. The listener hears nothing more. */
+  abort(): void;
+  /** Upstream as it was when the connection was opened. */
+  readonly identity: UpstreamIdentity;
+}
+
+/** A connection as the connector made it. */
+interface Connection {
+  identity: UpstreamIdentity;
+  /** undici takes a reset for the end of a body that ends by close; we do not. */
+  error: Error | null;
+}
+
+interface Lane {
+  readonly client: Client;
+  connection: Connection | null;
+  /** A connection opened ahead of its request. */
+  ready: Socket | null;
+}
+
+const KEEP_ALIVE_PROBE = 15_000;
+const IDLE_TIMEOUT = 4_000;
+const MOST_IDLE = 256;
+
+export class Upstream {
+  readonly origin: string;
+  readonly authority: string;
+  readonly #options: UpstreamOptions;
+  readonly #connect: buildConnector.connector;
+  readonly #idle: Lane[] = [];
+  readonly #lanes = new Set<Lane>();
+  readonly #loopbackPort: number | null;
+  #incarnation = 1;
+  #open = 0;
+  /** A connect was refused and none has succeeded since; the number of connections then open that are still open. */
+  #refused: { survivors: Set<Connection> } | null = null;
+  readonly #connections = new Set<Connection>();
+  /** The port had a listener at some time, so that none now means something. */
+  #hadListeners = false;
+  #closed = false;
+
+  constructor(options: UpstreamOptions) {
+    const url = new URL(options.origin);
+    this.origin = options.origin;
+    this.authority = url.host;
+    this.#options = options;
+    this.#loopbackPort = options.watchRestarts && isLoopback(url.hostname) ? portOf(url) : null;
+    this.#connect = buildConnector({
+      ...options.tls,
+      timeout: options.connectTimeout,
+      keepAlive: true,
+      keepAliveInitialDelay: KEEP_ALIVE_PROBE,
+    });
+  }
+
+  /** Connections open now. */
+  get connections(): number {
+    return this.#open;
+  }
+
+  /** Upstream as it is now, or as it was no earlier than `notBefore` (in ms). */
+  async identify(notBefore?: number): Promise<UpstreamIdentity> {
+    if (!this.#options.watchRestarts) return NO_IDENTITY;
+    if (this.#loopbackPort === null) return { ...NO_IDENTITY, incarnation: this.#incarnation };
+    const { inodes, readAt } = await this.#options.kernel.listeners(this.#loopbackPort, notBefore);
+    this.#hadListeners ||= inodes.size > 0;
+    return { incarnation: this.#incarnation, listeners: inodes, readAt };
+  }
+
+  /** Known to be down: a refused connect was the last word, or the port that had a listener has none. */
+  isDown(identity: UpstreamIdentity): boolean {
+    return this.#refused !== null || (this.#hadListeners && identity.listeners.size === 0);
+  }
+
+  /** Opens a connection and keeps it for the next request. Resolves to null, or to why there is none. */
+  async reach(): Promise<GuardError | null> {
+    const url = new URL(this.origin);
+    const lane = this.#newLane();
+    return new Promise((resolve) => {
+      const port = String(portOf(url));
+      const options = { host: url.host, hostname: bareHost(url.hostname), protocol: url.protocol, port };
+      this.#connectLane(lane, options, (error, socket) => {
+        if (error !== null) {
+          this.#discard(lane);
+          resolve(toGuardError(error));
+          return;
+        }
+        lane.ready = socket;
+        socket.once('close', () => {
+          if (lane.ready === socket) lane.ready = null;
+        });
+        this.#idle.push(lane);
+        resolve(null);
+      });
+    });
+  }
+
+  /** Sends a request, once. */
+  dispatch(request: UpstreamRequest, listener: UpstreamListener): Hop {
+    const lane = this.#idle.pop() ?? this.#newLane();
+    const exchange = new Exchange(lane, listener, (reusable) => {
+      if (reusable && !this.#closed && this.#idle.length < MOST_IDLE) this.#idle.push(lane);
+      else this.#discard(lane);
+    });
+    try {
+      lane.client.dispatch(
+        {
+          method: request.method as Dispatcher.HttpMethod,
+          path: request.path,
+          headers: request.fields as string[],
+          body: request.body as Dispatcher.DispatchOptions['body'] & (Buffer | null),
+        },
+        exchange,
+      );
+    } catch (error) {
+      exchange.onResponseError(null, error as Error);
+    }
+    return exchange;
+  }
+
+  /** Lets running exchanges finish and takes no new ones into the list. */
+  close(): void {
+    this.#closed = true;
+    for (const lane of this.#idle.splice(0)) this.#discard(lane);
+  }
+
+  #newLane(): Lane {
+    const lane: Lane = {
+      ready: null,
+      connection: null,
+      client: new Client(this.origin, {
+        connect: (options, callback) => this.#connectLane(lane, options, callback as OpenCallback),
+        pipelining: 1,
+        headersTimeout: 0,
+        bodyTimeout: 0,
+        keepAliveTimeout: IDLE_TIMEOUT,
+        maxHeaderSize: this.#options.fieldBytes,
+        strictContentLength: true,
+      }),
+    };
+    this.#lanes.add(lane);
+    return lane;
+  }
+
+  #discard(lane: Lane): void {
+    if (!this.#lanes.delete(lane)) return;
+    lane.client.destroy(null, () => {});
+  }
+
+  #connectLane(lane: Lane, options: buildConnector.Options, callback: OpenCallback): void {
+    const { ready } = lane;
+    if (ready !== null && !ready.destroyed) {
+      lane.ready = null;
+      // undici is not prepared for an answer before its call to the connector returns.
+      queueMicrotask(() => callback(null, ready));
+      return;
+    }
+    this.#connect(options, (error, socket) => {
+      if (error !== null) {
+        if (isRefused(error)) this.#refused ??= { survivors: new Set(this.#connections) };
+        callback(error, null);
+        return;
+      }
+      const connection: Connection = { identity: NO_IDENTITY, error: null };
+      this.#noteConnected(connection, socket);
+      lane.connection = connection;
+      this.identify(this.#options.now()).then((identity) => {
+        connection.identity = identity;
+        callback(null, socket);
+      });
+    });
+  }
+
+  #noteConnected(connection: Connection, socket: Socket): void {
+    // Refused before, and nothing that was open then has survived: a new process answers.
+    if (this.#refused !== null && this.#refused.survivors.size === 0) this.#incarnation += 1;
+    this.#refused = null;
+    this.#connections.add(connection);
+    this.#open += 1;
+    socket.once('error', (error) => {
+      connection.error = error;
+    });
+    socket.once('close', () => {
+      this.#open -= 1;
+      this.#connections.delete(connection);
+      this.#refused?.survivors.delete(connection);
+    });
+  }
+}
+
+type OpenCallback = (...args: [null, Socket] | [Error, null]) => void;
+
+/** One request and its response, between undici and a listener. */
+class Exchange implements Dispatcher.DispatchHandler, Hop {
+  readonly #lane: Lane;
+  readonly #listener: UpstreamListener;
+  readonly #release: (reusable: boolean) => void;
+  #controller: Dispatcher.DispatchController | null = null;
+  #over = false;
+
+  constructor(lane: Lane, listener: UpstreamListener, release: (reusable: boolean) => void) {
+    this.#lane = lane;
+    this.#listener = listener;
+    this.#release = release;
+  }
+
+  get identity(): UpstreamIdentity {
+    return this.#lane.connection?.identity ?? NO_IDENTITY;
+  }
+
+  pause(): void {
+    this.#controller?.pause();
+  }
+
+  resume(): void {
+    this.#controller?.resume();
+  }
+
+  abort(): void {
+    if (this.#over) return;
+    this.#over = true;
+    this.#controller?.abort(new GuardError('client-gone'));
+    this.#release(false);
+  }
+
+  onRequestStart(controller: Dispatcher.DispatchController): void {
+    if (this.#over) {
+      controller.abort(new GuardError('client-gone'));
+    } else if (this.#controller !== null) {
+      // A second start would be a second sending.
+      controller.abort(new GuardError('upstream-reset'));
+    } else {
+      this.#controller = controller;
+    }
+  }
+
+  onResponseStart(controller: Dispatcher.DispatchController, status: number, _: unknown, reason = ''): void {
+    if (this.#over || status < 200) return;
+    const raw = (controller.rawHeaders ?? []) as readonly (Buffer | string)[];
+    this.#listener.head(
+      status,
+      reason,
+      raw.map((item) => (typeof item === 'string' ? item : item.toString('latin1'))),
+    );
+  }
+
+  onResponseData(_: Dispatcher.DispatchController, chunk: Buffer): void {
+    if (!this.#over) this.#listener.data(chunk);
+  }
+
+  onResponseEnd(): void {
+    if (this.#over) return;
+    const { connection } = this.#lane;
+    if (connection?.error) {
+      this.onResponseError(null, connection.error);
+      return;
+    }
+    this.#over = true;
+    this.#release(true);
+    this.#listener.ended();
+  }
+
+  onResponseError(_: Dispatcher.DispatchController | null, error: Error): void {
+    if (this.#over) return;
+    this.#over = true;
+    this.#release(false);
+    this.#listener.failed(toGuardError(error));
+  }
+}
+
+const CODES: Readonly<Record<string, ErrorCode>> = {
+  ECONNREFUSED: 'upstream-refused',
+  ENOTFOUND: 'upstream-refused',
+  EAI_AGAIN: 'upstream-refused',
+  EHOSTUNREACH: 'upstream-refused',
+  ENETUNREACH: 'upstream-refused',
+  UND_ERR_CONNECT_TIMEOUT: 'upstream-timeout',
+  ETIMEDOUT: 'upstream-timeout',
+  UND_ERR_HEADERS_OVERFLOW: 'upstream-bad-head',
+  UND_ERR_RES_CONTENT_LENGTH_MISMATCH: 'upstream-reset',
+  UND_ERR_INVALID_ARG: 'bad-request',
+  UND_ERR_NOT_SUPPORTED: 'bad-request',
+};
+
+function codesOf(error: unknown): string[] {
+  if (!(error instanceof Error)) return [];
+  const { code } = error as NodeJS.ErrnoException;
+  const inner = error instanceof AggregateError ? error.errors : [error.cause];
+  return [
+    ...(code === undefined ? [] : [code]),
+    ...inner.flatMap((cause) => (cause === undefined ? [] : codesOf(cause))),
+  ];
+}
+
+function isRefused(error: Error): boolean {
+  return codesOf(error).includes('ECONNREFUSED');
+}
+
+function toGuardError(error: Error): GuardError {
+  if (error instanceof GuardError) return error;
+  for (const code of codesOf(error)) {
+    const known = CODES[code] ?? (code.startsWith('HPE_') ? 'upstream-bad-head' : undefined);
+    if (known !== undefined) return new GuardError(known, error.message, { cause: error });
+  }
+  return new GuardError('upstream-reset', error.message, { cause: error });
+}
+
+function isLoopback(hostname: string): boolean {
+  const bare = bareHost(hostname);
+  return bare === 'localhost' || bare === '::1' || bare.startsWith('127.') || bare.endsWith('.localhost');
+}
+
+const bareHost = (hostname: string): string => hostname.replace(/^\[|\]$/g, '');
+
+function portOf(url: URL): number {
+  return url.port === '' ? (url.protocol === 'https:' ? 443 : 80) : Number(url.port);
+}

@@ -1,0 +1,54 @@
+/** What the proxy reports about an exchange, for logs, metrics and the page. Types only; no secret is ever in it. */
+import type { Action, RuleName } from './core/decide.ts';
+import type { RefusalRule } from './core/refusal.ts';
+import type { Outcome } from './core/replay.ts';
+import type { Duplicate, Proof } from './core/resolve.ts';
+import type { ErrorCode } from './errors.ts';
+
+export interface ExchangeReport {
+  readonly method: string;
+  /** Without query. */
+  readonly path: string;
+  readonly route: string;
+  /** Status the client got; 0 where it got none. */
+  readonly status: number;
+  /** Null for an exchange that is not guarded, or was never decided. */
+  readonly rule: RuleName | null;
+  readonly verdict: Action | null;
+  /** Of a watched replay. */
+  readonly outcome: Outcome | null;
+  /** How delivery was proven, for the rules that need it. */
+  readonly proof: Proof | null;
+  /** What the client was refused with, if it was, or would have been in `mode: observe`. */
+  readonly refusal: RefusalRule | null;
+  readonly observed: boolean;
+  /** Keyed hashes, computed when asked for. */
+  readonly session: () => string | null;
+  readonly cursor: () => string | null;
+  /** A failure of ours or of upstream's. */
+  readonly error: ErrorCode | null;
+  readonly clientLeft: boolean;
+  readonly events: number;
+  /** In ms: until upstream's head, until the first body byte went out, until the end; null where it did not happen. */
+  readonly headAfter: number | null;
+  readonly firstByteAfter: number | null;
+  readonly duration: number;
+}
+
+export type StreamKindLabel = 'request' | 'standalone' | 'placeholder';
+
+/** Where the proxy tells what happens as it happens. Every call is cheap; nothing is returned. */
+export interface Observer {
+  exchange(report: ExchangeReport): void;
+  events(count: number): void;
+  terminal(kind: 'result' | 'error'): void;
+  duplicate(kind: Duplicate, action: 'dropped' | 'passed'): void;
+  blind(cause: string): void;
+  streamOpened(kind: StreamKindLabel): void;
+  streamClosed(kind: StreamKindLabel): void;
+  generation(cause: 'initialize' | 'restart' | 'instance'): void;
+  lateEmpty(): void;
+  instanceAlternates(route: string): void;
+  /** Seconds between an event's bytes coming in and going out; called for a sample. */
+  eventDelay(seconds: number): void;
+}

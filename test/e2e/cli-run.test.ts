@@ -1,0 +1,144 @@
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { createInterface } from 'node:readline';
+import { describe, type TestContext, test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { run } from '../../src/cli.ts';
+import { type TestIo, testIo } from '../support/io.ts';
+import { within } from '../support/waiting.ts';
+
+/** A server that answers everything with its URL; the test closes it. */
+async function upstream(t: TestContext): Promise<string> {
+  const server = createServer((request, response) => response.end(request.url));
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  t.after(() => {
+    server.closeAllConnections();
+    server.close();
+  });
+  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+}
+
+const ANYWHERE = ['--listen', '127.0.0.1:0', '--admin', '127.0.0.1:0'];
+
+/** The command line at work: resolves once it has said where it listens; the test ends it. */
+async function started(t: TestContext, argv: readonly string[], io: TestIo) {
+  const code = run(argv, io);
+  t.after(async () => {
+    io.signal('SIGTERM');
+    await within('the end of the command', code, 15_000);
+  });
+  const failed = code.then((value) => assert.fail(`ended with exit code ${value}: ${io.err()}`));
+  await within('the first line', Promise.race([io.printed('\n'), failed]), 10_000, io.err);
+  failed.catch(() => {}); // from now on the test decides what an end means
+  return { code };
+}
+
+interface Listening {
+  readonly event: string;
+  readonly url: string;
+  readonly admin: string | null;
+}
+const firstLine = (text: string): Listening => JSON.parse(text.slice(0, text.indexOf('\n')));
+
+describe('the proxy as a process', () => {
+  test('names its addresses in the first line of the log, and proxies', async (t) => {
+    const io = testIo();
+    await started(t, [`${await upstream(t)}/mcp`, ...ANYWHERE], io);
+    const { event, url, admin } = firstLine(io.out());
+    assert.equal(event, 'listening');
+    assert.equal(await (await fetch(`${url}/mcp?a=1`)).text(), '/mcp?a=1');
+    assert.equal((await fetch(`${admin}/livez`)).status, 200);
+  });
+
+  test('names them even when the log is silent', async (t) => {
+    const io = testIo();
+    await started(t, [await upstream(t), ...ANYWHERE, '--log-level', 'silent'], io);
+    assert.equal(firstLine(io.out()).event, 'listening');
+  });
+
+  test('tells a person where to point the client', async (t) => {
+    const io = testIo();
+    const origin = await upstream(t);
+    await started(t, [`${origin}/mcp`, ...ANYWHERE, '--log-format', 'pretty'], io);
+    const [first = '', second = '', third = ''] = io.out().split('\n');
+    const [, url] = /^mcp-resume-guard \S+ is listening on (\S+)$/.exec(first) ?? [];
+    assert.ok(url, first);
+    assert.ok(second.includes(`point the client at ${url}/mcp`), second);
+    assert.ok(second.includes(origin), second);
+    assert.match(third, /admin page are at http:/);
+  });
+
+  for (const signal of ['SIGTERM', 'SIGINT'] as const) {
+    test(`ends with exit code 0 after ${signal}, and leaves no listener behind`, async (t) => {
+      const io = testIo();
+      const { code } = await started(t, [await upstream(t), ...ANYWHERE], io);
+      const { url } = firstLine(io.out());
+      io.signal(signal);
+      assert.equal(await within('the end', code, 15_000), 0);
+      await assert.rejects(fetch(url));
+      assert.deepEqual([io.listeners('SIGTERM'), io.listeners('SIGINT'), io.listeners('SIGHUP')], [0, 0, 0]);
+    });
+  }
+
+  test('ends at once, with exit code 1, on a second signal', async (t) => {
+    const io = testIo();
+    const { code } = await started(t, [await upstream(t), ...ANYWHERE], io);
+    io.signal('SIGTERM');
+    io.signal('SIGINT');
+    assert.deepEqual(io.exits, [1]);
+    await within('the end', code, 15_000);
+  });
+
+  test('reads its configuration again on SIGHUP, and keeps the old one when the new one is wrong', async (t) => {
+    let file = `upstream: { url: "${await upstream(t)}" }`;
+    const io = testIo({ readFile: () => file });
+    await started(t, ['--config', 'guard.yaml', ...ANYWHERE], io);
+    file = file.replace('url', 'ulr');
+    io.signal('SIGHUP');
+    await within('a complaint', io.printed('"event":"reload-failed"'), 5_000, io.out);
+    assert.ok(io.out().includes('upstream.ulr: is not known; did you mean upstream.url?'), io.out());
+    file = `mode: observe\n${file.replace('ulr', 'url')}`;
+    io.signal('SIGHUP');
+    await within('the news', io.printed('"event":"reloaded"'), 5_000, io.out);
+    assert.equal(await (await fetch(`${firstLine(io.out()).url}/x`)).text(), '/x');
+  });
+
+  test('ends with exit code 1 where somebody else listens, and says where', async (t) => {
+    const io = testIo();
+    const origin = await upstream(t);
+    const taken = new URL(origin).host;
+    const code = await within('the end', run([origin, '--listen', taken, '--no-admin'], io), 15_000);
+    assert.equal(code, 1);
+    assert.ok(io.err().includes(taken), io.err());
+    assert.equal(
+      io
+        .err()
+        .split('\n')
+        .filter((line) => /^\s+at /.test(line)).length,
+      0,
+      'no stack for a taken address',
+    );
+  });
+});
+
+test('the launcher starts the built program, which drains on SIGTERM and ends by itself', async (t) => {
+  const launcher = fileURLToPath(new URL('../../bin/mcp-resume-guard.js', import.meta.url));
+  const child = spawn(process.execPath, [launcher, await upstream(t), ...ANYWHERE], {
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  t.after(() => child.kill('SIGKILL'));
+  let complaints = '';
+  child.stderr.on('data', (text) => {
+    complaints += text;
+  });
+  const [line] = await within('the first line', once(createInterface(child.stdout), 'line'), 15_000, () => complaints);
+  const { url } = firstLine(`${line}\n`);
+  assert.equal(await (await fetch(`${url}/x`)).text(), '/x');
+  child.kill('SIGTERM');
+  const [code] = await within('the end', once(child, 'exit'), 20_000);
+  assert.equal(code, 0, complaints);
+});
