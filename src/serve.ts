@@ -9,6 +9,8 @@ export interface ServeOptions {
   /** Reads the configuration anew, for SIGHUP. */
   readonly reload: () => Loaded;
   readonly version: string;
+  /** Stands in for `startProxy` in a test. */
+  readonly start?: typeof startProxy;
 }
 
 /**
@@ -17,14 +19,15 @@ export interface ServeOptions {
  * @returns the exit code 0, once the proxy has drained.
  * @throws what `startProxy` throws when it cannot start.
  */
-export async function serve(config: Config, { reload, version }: ServeOptions, io: Io): Promise<number> {
+export async function serve(config: Config, options: ServeOptions, io: Io): Promise<number> {
+  const { reload, version, start = startProxy } = options;
   // The first line names the addresses, which are known only after a start-up that may already have warned.
   const output = heldBack(io.stdout);
   const logger = createLogger(config.log, output);
   // As process 1 of a container only those signals end us that have a handler, so handlers come before anything else.
   const signals = stopSignals(io);
   try {
-    const running = await startProxy(config, { logger });
+    const running = await start(config, { logger });
     io.stdout.write(announcement(config, running, version, io));
     output.release();
     const forgetReload = io.onSignal('SIGHUP', () => applyReload(reload(), running, logger));

@@ -57,7 +57,8 @@ const nothing = (wellFormed: boolean, requests: readonly RequestHead[] = NO_HEAD
  * to the end for a single message with `method` in mode `responses`, whose rest is skipped.
  */
 export const NO_MESSAGES: Messages = nothing(true);
-const MALFORMED = nothing(false);
+/** A text that cannot be read, or was not read at all. */
+export const MALFORMED: Messages = nothing(false);
 const UNCOUNTED = nothing(false, Object.freeze([Object.freeze({ key: null, method: '' })]));
 
 // Ids

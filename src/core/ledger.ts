@@ -12,7 +12,7 @@
  */
 import { proveByConnection, type Receipt } from './delivery.ts';
 import { EventRing, ForgottenIds, KeyFilter } from './event-ring.ts';
-import { isBeyondDoubles, type RequestHead, type ResponseHead } from './jsonrpc.ts';
+import { isBeyondDoubles, type Messages, type ResponseHead } from './jsonrpc.ts';
 import type { Probe } from './replay.ts';
 import type { Credential, EventKey, Generation, Millis, Position, RequestKey } from './terms.ts';
 
@@ -237,9 +237,10 @@ export function openStream(session: Session, kind: StreamKind, bounds: LedgerBou
   return stream;
 }
 
-/** The requests that the stream's POST turned out to hold. */
-export function addRequests(session: Session, stream: Stream, heads: readonly RequestHead[]): void {
-  for (const { key } of heads) {
+/** The requests that the stream's POST turned out to hold; a body that could not be read may hold any. */
+export function addRequests(session: Session, stream: Stream, { wellFormed, requests }: Messages): void {
+  stream.untracked = !wellFormed;
+  for (const { key } of requests) {
     if (key === null) stream.untracked = true;
     else if (!stream.requests.has(key)) {
       stream.requests.set(key, null);

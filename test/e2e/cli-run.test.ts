@@ -7,6 +7,9 @@ import { createInterface } from 'node:readline';
 import { describe, type TestContext, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { run } from '../../src/cli.ts';
+import { configFrom, loadConfig } from '../../src/config.ts';
+import type { startProxy } from '../../src/main.ts';
+import { serve } from '../../src/serve.ts';
 import { type TestIo, testIo } from '../support/io.ts';
 import { within } from '../support/waiting.ts';
 
@@ -58,6 +61,40 @@ describe('the proxy as a process', () => {
     const io = testIo();
     await started(t, [await upstream(t), ...ANYWHERE, '--log-level', 'silent'], io);
     assert.equal(firstLine(io.out()).event, 'listening');
+  });
+
+  test('names them first even when the start-up had something to warn of', async () => {
+    const io = testIo();
+    const running = { url: 'http://127.0.0.1:1', adminUrl: null, reload() {}, close: async () => {} };
+    const start: typeof startProxy = async (_config, { logger } = {}) => {
+      logger?.warn('the default port of the admin listener is taken');
+      return running;
+    };
+    const config = configFrom({ upstream: { url: 'http://127.0.0.1:1' } });
+    const code = serve(config, { reload: () => loadConfig({}), version: '0.0.0', start }, io);
+    await within('the warning', io.printed('is taken'), 5_000, io.out);
+    io.signal('SIGTERM');
+    assert.equal(await within('the end', code), 0);
+    assert.deepEqual(
+      io
+        .out()
+        .split('\n', 2)
+        .map((line) => JSON.parse(line).level),
+      ['info', 'warn'],
+    );
+    assert.equal(firstLine(io.out()).event, 'listening');
+  });
+
+  test('says what the start-up warned of even when it failed', async () => {
+    const io = testIo();
+    const start: typeof startProxy = async (_config, { logger } = {}) => {
+      logger?.warn('a hint');
+      throw new Error('no');
+    };
+    const config = configFrom({ upstream: { url: 'http://127.0.0.1:1' } });
+    await assert.rejects(serve(config, { reload: () => loadConfig({}), version: '0.0.0', start }, io), /no/);
+    assert.ok(io.out().includes('a hint'));
+    assert.equal(io.listeners('SIGTERM'), 0);
   });
 
   test('tells a person where to point the client', async (t) => {

@@ -6,7 +6,13 @@ import assert from 'node:assert/strict';
 import { describe, type TestContext, test } from 'node:test';
 import { type ClientVersion, connectSdk, type Exchange, type SdkClient } from '../support/sdk-clients.ts';
 import { take, type Way } from '../support/sdk-guard.ts';
-import { type SdkServer, SERVER_VERSIONS, type ServerVersion, startSdkServer } from '../support/sdk-server.ts';
+import {
+  type SdkServer,
+  SERVER_VERSIONS,
+  type ServerOptions,
+  type ServerVersion,
+  startSdkServer,
+} from '../support/sdk-server.ts';
 import { eventually } from '../support/waiting.ts';
 
 interface Setting {
@@ -17,14 +23,20 @@ interface Setting {
   decisions(): string[];
 }
 
-async function set(t: TestContext, client: ClientVersion, version: ServerVersion, way: Way): Promise<Setting> {
-  const server = await startSdkServer(version);
+async function set(
+  t: TestContext,
+  client: ClientVersion,
+  version: ServerVersion,
+  way: Way,
+  options: ServerOptions = {},
+): Promise<Setting> {
+  const server = await startSdkServer(version, options);
   t.after(() => server.close());
   const { url, decisions } = await take(t, way, server.url);
   const exchanges: Exchange[] = [];
   const connected = await connectSdk(client, url, { onexchange: (exchange) => exchanges.push(exchange) });
   t.after(() => connected.close());
-  await eventually('the listening stream', () => server.openStreams('GET') === 1);
+  if (!options.withoutListening) await eventually('the listening stream', () => server.openStreams('GET') === 1);
   return {
     server,
     client: connected,
@@ -103,7 +115,7 @@ describe('cursors of finished requests', { concurrency: 8 }, () => {
         const name = way === 'direct' ? 'direct' : 'proxy';
         test(`${name}: calls, progress, errors and announcements of a ${clientVersion} client and a ${version} server arrive`, async (t) => {
           const { server, client } = await set(t, clientVersion, version, way);
-          assert.deepEqual(await client.listTools(), ['add', 'fail', 'slow', 'gate', 'poll']);
+          assert.deepEqual(await client.listTools(), ['add', 'fail', 'slow', 'late', 'gate', 'poll']);
           await succeeds(client);
           const progress: number[] = [];
           const onprogress = ({ progress: at }: { progress: number }): void => void progress.push(at);
@@ -120,6 +132,23 @@ describe('cursors of finished requests', { concurrency: 8 }, () => {
       }
     }
   }
+
+  test('proxy: a finished cursor is stripped where the server has no listening stream, and the client takes the 405 calmly', async (t) => {
+    const { server, client, comebacks, decisions } = await set(t, '1.23', '1.32', {}, { withoutListening: true });
+    await succeeds(client);
+    await eventually('the client to come back', () => comebacks().length === 2, 5_000);
+    await eventually('the decisions', () => decisions().length === 2);
+    assert.deepEqual(decisions(), ['finished', 'finished']);
+    assert.deepEqual(server.resumes(), []);
+    // The client's own attempt to listen, and the two that came without their cursor.
+    assert.equal(server.seen.filter(({ method }) => method === 'GET').length, 3);
+    assert.deepEqual(
+      comebacks().map(({ status, proxyStatus }) => [status, proxyStatus]),
+      Array(2).fill([405, null]),
+    );
+    assert.deepEqual(client.errors, []);
+    await succeeds(client);
+  });
 
   test('proxy: a 2 client never comes back for a finished request, so nothing is decided', async (t) => {
     const { client, comebacks, decisions } = await set(t, '2', '2', {});

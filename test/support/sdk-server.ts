@@ -70,7 +70,7 @@ interface Session {
   close(): Promise<void>;
 }
 
-const TOOLS = ['add', 'fail', 'slow', 'gate', 'poll'];
+const TOOLS = ['add', 'fail', 'slow', 'late', 'gate', 'poll'];
 const toolList = {
   tools: TOOLS.map((name) => ({ name, description: name, inputSchema: { type: 'object' as const } })),
 };
@@ -78,6 +78,8 @@ const toolList = {
 export interface ServerOptions {
   /** `retry` of priming events, in milliseconds. */
   readonly retryInterval?: number;
+  /** Answers a GET without a cursor 405, as a server does that never speaks first. Default: false. */
+  readonly withoutListening?: boolean;
 }
 
 export async function startSdkServer(version: ServerVersion, options: ServerOptions = {}): Promise<SdkServer> {
@@ -108,6 +110,10 @@ export async function startSdkServer(version: ServerVersion, options: ServerOpti
           await call.progress(step, 3);
         }
         return 'slow is done';
+      case 'late':
+        await call.progress(1, 2);
+        await after(Number(call.args['after']));
+        return String(call.args['text']);
       case 'gate':
         await call.progress(1, 2);
         return await gate;
@@ -153,6 +159,10 @@ export async function startSdkServer(version: ServerVersion, options: ServerOpti
       record.status = response.statusCode;
     });
     if (record.session === undefined) return (await openSession()).handle(request, response);
+    if (options.withoutListening === true && record.method === 'GET' && lastEventId === undefined) {
+      response.writeHead(405, { Allow: 'POST, DELETE' }).end();
+      return;
+    }
     const session = sessions.get(record.session);
     if (session === undefined) {
       response.writeHead(404, { 'Content-Type': 'application/json' });

@@ -1,0 +1,146 @@
+/**
+ * Reading one event stream as it passes: the tap with the ledger behind it, and, on a resumed exchange, the filter that
+ * takes repeated blocks out.
+ */
+import type { Messages, ResponseHead } from '../core/jsonrpc.ts';
+import type { Leg, Session } from '../core/ledger.ts';
+import { duplicateBeforeCursor, duplicateOnLeg, type Owner } from '../core/resolve.ts';
+import type { Block } from '../core/sse-scanner.ts';
+import { DuplicateFilter } from './duplicates.ts';
+import { resolveOptions } from './resume.ts';
+import type { RouteRoom } from './room.ts';
+import { Tap, type TapListener } from './tap.ts';
+
+export interface ReadingOptions {
+  readonly room: RouteRoom;
+  readonly session: Session;
+  readonly leg: Leg;
+  /** The owner that a watched exchange continues; duplicates are looked for after its cursor. */
+  readonly target: Owner | null;
+  /** Of the response; empty for none. */
+  readonly encoding: string;
+  /** Answers are about to be recorded. */
+  readonly answers: (answers: readonly ResponseHead[]) => void;
+  /** Something was read outside `push`: the stream is encoded, and decoding takes its time. */
+  readonly decoded: () => void;
+}
+
+export class Reading implements TapListener {
+  readonly leg: Leg;
+  readonly #options: ReadingOptions;
+  readonly #tap: Tap;
+  readonly #filter: DuplicateFilter | null;
+  #pushing = false;
+  #sawEvent = false;
+  #sawAnswer = false;
+
+  constructor(options: ReadingOptions) {
+    const { room, session, leg, target, encoding } = options;
+    this.#options = options;
+    this.leg = leg;
+    this.#tap = new Tap(session, leg, encoding, room.tokens.seed, this);
+    const filters = target !== null && this.#tap.isPlain && room.route.dedupe && room.route.mode === 'enforce';
+    this.#filter = filters ? new DuplicateFilter(room.maxHeldBytes) : null;
+  }
+
+  /** Blocks may be taken out, so the length of the body is not what upstream said. */
+  get filters(): boolean {
+    return this.#filter !== null;
+  }
+
+  /** Bytes the filter holds back until their block is whole. */
+  get heldBytes(): number {
+    return this.#filter?.heldBytes ?? 0;
+  }
+
+  /** An event passed since the last call. */
+  takeEvent(): boolean {
+    const saw = this.#sawEvent;
+    this.#sawEvent = false;
+    return saw;
+  }
+
+  /** An answer passed since the last call. */
+  takeAnswer(): boolean {
+    const saw = this.#sawAnswer;
+    this.#sawAnswer = false;
+    return saw;
+  }
+
+  get contentPending(): boolean {
+    return this.#tap.contentPending;
+  }
+
+  get isBlind(): boolean {
+    return this.#tap.isBlind;
+  }
+
+  /** A comment could be written here without touching an event. */
+  get betweenEvents(): boolean {
+    return this.#tap.isPlain && !this.#tap.isBlind && !this.#tap.blockOpen && this.heldBytes === 0;
+  }
+
+  /** Reads a chunk and returns what of it, and of what was held, goes on. */
+  push(chunk: Buffer): readonly Buffer[] {
+    this.#pushing = true;
+    this.#tap.push(chunk);
+    this.#pushing = false;
+    return this.#filter === null ? [chunk] : this.#filter.pass(chunk, this.#tap.terminatorPending);
+  }
+
+  /** Gives out what the filter holds. */
+  release(): readonly Buffer[] {
+    return this.#filter?.release() ?? [];
+  }
+
+  /** The body is over: calls back when all of it has been read. */
+  finish(done: () => void): void {
+    this.#tap.finish(done);
+  }
+
+  close(): void {
+    this.#tap.close();
+  }
+
+  block(block: Block, answers: Messages['responses'], end: number): boolean {
+    if (answers.length > 0) this.#options.answers(answers);
+    const filter = this.#filter;
+    if (filter === null) return false;
+    const duplicate = block.isEvent ? this.#judge(filter, block, answers) : null;
+    filter.ended(end, duplicate, block.isEvent);
+    return duplicate !== null;
+  }
+
+  recorded(events: number, answers: readonly ResponseHead[]): void {
+    const { observer } = this.#options.room;
+    observer.events(events);
+    this.#sawEvent = true;
+    if (answers.length > 0) {
+      this.#sawAnswer = true;
+      for (const { kind } of answers) observer.terminal(kind);
+    }
+    if (!this.#pushing) this.#options.decoded();
+  }
+
+  blind(cause: string): void {
+    this.#options.room.observer.blind(cause);
+    if (!this.#pushing) this.#options.decoded();
+  }
+
+  #judge(filter: DuplicateFilter, block: Block, answers: readonly ResponseHead[]): 'replayed' | 'terminal' | null {
+    const { room, session, leg, target } = this.#options;
+    const seen = { key: block.key, length: block.length, answers };
+    const found = filter.inPrefix
+      ? duplicateBeforeCursor(
+          session,
+          target!,
+          seen,
+          resolveOptions(room, () => 'unknown'),
+        )
+      : duplicateOnLeg(leg, seen);
+    if (found === null) return null;
+    const drops = filter.droppable && block.length <= room.maxHeldBytes;
+    room.observer.duplicate(found, drops ? 'dropped' : 'passed');
+    return drops ? found : null;
+  }
+}
