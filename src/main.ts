@@ -32,8 +32,9 @@ export interface StartOptions {
   readonly now?: () => number;
 }
 
-/** @throws {GuardError} `address-unavailable`, with the address in its message. */
+/** @throws {GuardError} `address-unavailable` with the address in its message, or `config-invalid`. */
 export async function startProxy(config: Config, options: StartOptions = {}): Promise<RunningProxy> {
+  if (config.store !== 'memory') throw new GuardError('config-invalid', 'store: only "memory" is available yet');
   const logger = options.logger ?? createLogger(config.log);
   const now = options.now ?? (() => performance.now());
   const tokens = createTokens();

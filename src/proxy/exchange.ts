@@ -68,8 +68,6 @@ interface Head {
   readonly fields: Fields;
 }
 
-const NOTHING: ReadonlySet<string> = new Set();
-
 export class Exchange implements UpstreamListener {
   readonly #room: RouteRoom;
   readonly #in: Incoming;
@@ -92,6 +90,7 @@ export class Exchange implements UpstreamListener {
   #watch: Watch | null = null;
   /** Upstream's head, while it is held back. */
   #heldHead: Head | null = null;
+  #legClosed = false;
   #filterTimer: NodeJS.Timeout | null = null;
   #keepAlive: KeepAlive | null = null;
   #status = 0;
@@ -205,7 +204,7 @@ export class Exchange implements UpstreamListener {
     const isStream = mediaType(firstValue(fields, 'content-type')) === 'text/event-stream';
     if (this.#learning !== null && this.#hop !== null) {
       this.#learning.head(status, fields, this.#posted, this.#hop.identity);
-      if (status === 200 && isStream && this.#learning.session !== null) this.#read(this.#learning.session, fields);
+      if (isStream && this.#learning.session !== null) this.#read(this.#learning.session, status, fields);
     }
     const head = { status, reason, fields };
     this.#heldHead = head;
@@ -287,7 +286,7 @@ export class Exchange implements UpstreamListener {
     const location = firstValue(fields, 'location');
     if (location !== null) without.add('location');
     if (this.#reading?.filters) without.add('content-length');
-    const out = endToEnd(fields, without.size === 0 ? NOTHING : without);
+    const out = endToEnd(fields, without);
     if (location !== null) {
       const ours = this.#in.authority === null ? null : `${this.#in.scheme}://${this.#in.authority}`;
       out.push('Location', rewriteLocation(location, this.#room.upstream.origin, ours));
@@ -321,9 +320,12 @@ export class Exchange implements UpstreamListener {
 
   // Reading the stream.
 
-  #read(session: Session, fields: Fields): void {
-    if (this.#method !== 'GET' && this.#method !== 'POST') return;
-    if (this.#resume?.verdict.rule === 'ambiguous-fields') return;
+  #read(session: Session, status: number, fields: Fields): void {
+    const ambiguous = this.#resume?.verdict.rule === 'ambiguous-fields';
+    if (status !== 200 || ambiguous || (this.#method !== 'GET' && this.#method !== 'POST')) {
+      this.#learning?.missed();
+      return;
+    }
     this.#leg ??= this.#openLeg(session);
     const { stream, resumed } = this.#leg;
     if (!resumed) {
@@ -384,8 +386,6 @@ export class Exchange implements UpstreamListener {
     if (this.#reading !== null) this.#room.observer.streamClosed(leg.stream.kind);
   }
 
-  #legClosed = false;
-
   #stopTimers(): void {
     this.#keepAlive?.stop();
     if (this.#filterTimer !== null) clearTimeout(this.#filterTimer);
@@ -445,7 +445,7 @@ export class Exchange implements UpstreamListener {
     const head = this.#heldHead;
     this.#heldHead = null;
     this.#answer(refusalAnswer(this.#room, context, head, []));
-    if (outcome === 'silent') this.#leaveUpstream('clean');
+    if (outcome === 'silent') this.#leaveUpstream();
   }
 
   /** A `live` replay ended in order after all. */
@@ -472,7 +472,7 @@ export class Exchange implements UpstreamListener {
 
   #closed(end: StreamEnd): void {
     if (end !== 'ended' && this.#receipt.response === 'open') this.#receipt.response = 'broken';
-    if (!this.#upstreamOver) this.#leaveUpstream('client-left');
+    if (!this.#upstreamOver) this.#leaveUpstream();
     this.#stopTimers();
     const { session, cursor, verdict } = this.#resume ?? { session: null, cursor: null, verdict: null };
     if (verdict?.action === 'strip' && session !== null && cursor !== null) {
@@ -481,10 +481,11 @@ export class Exchange implements UpstreamListener {
     this.#report(end);
   }
 
-  #leaveUpstream(why: 'client-left' | 'clean'): void {
+  /** Cuts upstream's leg: nobody waits for it any more. */
+  #leaveUpstream(): void {
     this.#upstreamOver = true;
     this.#hop?.abort();
-    this.#watch?.ended(why);
+    this.#watch?.ended('client-left');
     this.#closeLeg(false);
   }
 

@@ -63,6 +63,11 @@ export class Learning {
     this.#body?.push(chunk, 0, chunk.length);
   }
 
+  /** A stream of this session passes unread. */
+  missed(): void {
+    if (this.session !== null) this.session.complete = false;
+  }
+
   /** The body is an event stream, whose answers come one by one. */
   isStream(): void {
     this.#body = null;
@@ -110,7 +115,7 @@ export class Learning {
     approve(session, tokens.credentialOf(this.#fields));
     const origin = firstValue(this.#fields, 'origin');
     if (origin !== null) rememberCors(session, origin, corsOf(fields));
-    if (this.#method === 'DELETE') {
+    if (this.#method === 'DELETE' && !session.anonymous) {
       endSession(session, now());
       forgetStreams(session, this.#room.bounds, now());
     }
