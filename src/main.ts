@@ -81,6 +81,7 @@ export async function startProxy(config: Config, options: StartOptions = {}): Pr
         maxHeldBytes: of.tap.maxHeldBytes,
         keepAlive: of.keepAlive,
         bodyBytes: of.bounds.bodyBytes,
+        draining: () => draining,
         now,
       }),
     ),
@@ -88,6 +89,7 @@ export async function startProxy(config: Config, options: StartOptions = {}): Pr
     tls:
       of.tls === undefined ? null : { cert: readFileSync(of.tls.cert, 'utf8'), key: readFileSync(of.tls.key, 'utf8') },
     upstreamTls: upstreamTls(of),
+    connectTimeout: of.connectTimeout,
     fieldBytes: of.bounds.fieldBytes,
     headTimeout: of.bounds.headTimeout,
     connections: of.bounds.connections,

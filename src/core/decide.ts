@@ -36,7 +36,7 @@ export interface OwnerFacts {
   readonly currentGeneration: boolean;
   readonly standalone: boolean;
   readonly state: 'open' | 'finished' | 'delivered';
-  /** The cursor is below this stream's replay floor, and no probe is due. */
+  /** The cursor is below this stream's replay floor, and, if a forward would continue this one, no probe is due. */
   readonly barred: boolean;
   /** The last resume of this stream was an empty replay. */
   readonly lastReplayEmpty: boolean;

@@ -68,18 +68,20 @@ export class EventRing {
     return this.#keys.length * 16 + (this.#dropped === null ? 0 : KeyFilter.bytes);
   }
 
-  add(key: EventKey, position: Position, length: number): void {
+  /** True where an older ID had to make room. */
+  add(key: EventKey, position: Position, length: number): boolean {
     const place = position * LENGTH_RANGE + Math.min(length, LENGTH_RANGE - 1);
     if (this.#keys.length < this.#capacity) {
       this.#keys.push(key);
       this.#places.push(place);
-      return;
+      return false;
     }
     this.#dropped ??= new KeyFilter();
     this.#dropped.add(this.#keys[this.#oldest]!);
     this.#keys[this.#oldest] = key;
     this.#places[this.#oldest] = place;
     this.#oldest = (this.#oldest + 1) % this.#capacity;
+    return true;
   }
 
   /** All remembered positions of this ID, or null. */
@@ -100,6 +102,8 @@ export class EventRing {
   /** The first position at which an event with this ID and exactly this length was seen, or null. */
   findEqual(key: EventKey, length: number): Position | null {
     let found: number | null = null;
+    // This one also stands for everything longer.
+    if (length >= LENGTH_RANGE - 1) return null;
     for (let at = this.#keys.indexOf(key); at !== -1; at = this.#keys.indexOf(key, at + 1)) {
       const place = this.#places[at]!;
       const position = Math.floor(place / LENGTH_RANGE);
@@ -143,6 +147,11 @@ export class ForgottenIds {
     }
     this.#streams += 1;
     ring.traceInto(this.#young);
+  }
+
+  /** An ID that a forgotten stream, still running, carried since. Follows an `add`. */
+  addLate(key: EventKey): void {
+    this.#young?.add(key);
   }
 
   mayHave(key: EventKey): boolean {

@@ -144,14 +144,43 @@ export function corsOf(fields: Fields): string[] {
   return kept;
 }
 
+export interface TowardClient {
+  /** Scheme, host and port of upstream. */
+  readonly upstreamOrigin: string;
+  /** The same of ours, as the client named it; null where it did not. */
+  readonly ourOrigin: string | null;
+  /** In lower case; left out as well. */
+  readonly without: ReadonlySet<string>;
+}
+
+/** The fields of the response the client gets: end-to-end ones, as they are, but for `Location`. */
+export function towardClient(fields: Fields, { upstreamOrigin, ourOrigin, without }: TowardClient): string[] {
+  const kept = endToEnd(fields, without);
+  for (let i = 0; i + 1 < kept.length; i += 2) {
+    if (kept[i]!.length !== 8 || kept[i]!.toLowerCase() !== 'location') continue;
+    kept[i + 1] = rewriteLocation(kept[i + 1]!, upstreamOrigin, ourOrigin);
+  }
+  return kept;
+}
+
 /** `Location` on upstream's own origin is rewritten to ours; anything else stays as it is. */
 export function rewriteLocation(value: string, upstreamOrigin: string, ourOrigin: string | null): string {
   if (ourOrigin === null) return value;
-  const lower = value.toLowerCase();
-  const origin = upstreamOrigin.toLowerCase();
-  if (!lower.startsWith(origin)) return value;
-  const rest = value.slice(origin.length);
-  return rest === '' || '/?#'.includes(rest[0]!) ? ourOrigin + rest : value;
+  // A network-path reference keeps the scheme (RFC 3986 section 4.2).
+  const drop = value.startsWith('//') ? (origin: string) => origin.slice(origin.indexOf('//')) : String;
+  const ours = drop(ourOrigin);
+  for (const theirs of spellings(upstreamOrigin).map(drop)) {
+    if (!value.toLowerCase().startsWith(theirs.toLowerCase())) continue;
+    const rest = value.slice(theirs.length);
+    if (rest === '' || '/?#'.includes(rest[0]!)) return ours + rest;
+  }
+  return value;
+}
+
+/** An origin without and with the port that its scheme implies. */
+function spellings(origin: string): string[] {
+  if (/:\d+$/.test(origin)) return [origin];
+  return [origin, origin + (origin.startsWith('https:') ? ':443' : ':80')];
 }
 
 /** Revision dates compare as text. Absent counts as 2025-03-26, which has resumption. */

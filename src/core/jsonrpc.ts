@@ -89,8 +89,8 @@ export function isBeyondDoubles(key: RequestKey): boolean {
 
 function keyOfNumber(text: string): RequestKey {
   const value = Number(text);
-  // Adding 0 makes -0 the 0 that it equals.
-  return `n:${Math.abs(value) < 2 ** 53 ? value + 0 : text}` as RequestKey;
+  // As a string, -0 is the 0 that it equals.
+  return `n:${Math.abs(value) < 2 ** 53 ? value : text}` as RequestKey;
 }
 
 // Bounds
@@ -392,7 +392,7 @@ export class MessageScanner {
     if (depth === 0 && !object) this.messageDepth = 2;
     if (object && this.depth === this.messageDepth) this.beginMessage();
     if (this.role === ID) this.noteId(null);
-    this.inError ||= object && this.role === ERROR;
+    this.inError ||= this.role === ERROR;
     this.role = OTHER;
     return object ? FIRST_KEY : FIRST_VALUE;
   }
@@ -459,7 +459,6 @@ export class MessageScanner {
 
   private dropToken(): void {
     this.mark = -1;
-    this.heldLength = 0;
     if (this.held.length > 0) this.held = new Uint8Array(0);
   }
 
@@ -475,7 +474,6 @@ export class MessageScanner {
       to = this.heldLength;
     }
     this.mark = -1;
-    this.heldLength = 0;
     const fits = to - from <= this.limit;
     if (state === KEY) this.noteKey(fits ? roleOf(text, from, to, this.escaped) : OTHER);
     else if (this.role === METHOD) this.noteMethod(text, from, fits ? to : from + this.limit);
@@ -492,7 +490,7 @@ export class MessageScanner {
     if (role === METHOD) this.hasMethod = true;
     else if (role === RESULT) this.hasResult = true;
     else if (role === ERROR) this.hasError = true;
-    // Of keys that are given twice the last counts, as everywhere (RFC 8259, section 4). Ids are stricter.
+    // Of a key given twice the last counts, as for most readers (RFC 8259, section 4). Ids are stricter.
     if (role === ERROR || role === CODE) this.codeFits = false;
   }
 

@@ -74,6 +74,8 @@ export interface Leg {
   readonly resumed: boolean;
   readonly receipt: Receipt;
   events: number;
+  /** The answers of a resumed exchange and their event IDs, to know them when they come twice; else null. */
+  readonly terminals: Map<RequestKey, EventKey> | null;
   sawRetry: boolean;
   sawTerminal: boolean;
   /** It is counted in `session.listening`. */
@@ -140,6 +142,7 @@ const MOST_CALLERS = 64;
 const MOST_ORIGINS = 8;
 const MOST_NOTES = 256;
 const MOST_RECEIPTS = 4;
+const MOST_TERMINALS = 256;
 
 export function newSession(anonymous: boolean, upstream: UpstreamIdentity): Session {
   return {
@@ -258,7 +261,8 @@ export function isFinished(stream: Stream): boolean {
 
 export function openLeg(stream: Stream, resumed: boolean, receipt: Receipt): Leg {
   stream.openLegs += 1;
-  return { stream, resumed, receipt, events: 0, sawRetry: false, sawTerminal: false, listening: false };
+  const terminals = resumed ? new Map<RequestKey, EventKey>() : null;
+  return { stream, resumed, receipt, events: 0, terminals, sawRetry: false, sawTerminal: false, listening: false };
 }
 
 /**
@@ -321,13 +325,13 @@ export function recordEvent(session: Session, leg: Leg, event: SeenEvent, answer
   const position = repeated ?? ((stream.mark + 1) as Position);
   if (repeated === null) {
     stream.mark = position;
-    if (event.key !== null) {
-      const before = stream.ring.bytes;
-      stream.ring.add(event.key, position, event.length);
-      if (session.streams.has(stream)) session.bytes += stream.ring.bytes - before;
-    }
+    if (event.key !== null) rememberId(session, stream, event.key, position, event.length);
   }
   for (const answer of answers) {
+    if (leg.terminals !== null && event.key !== null) {
+      leg.terminals.set(answer.key, event.key);
+      keepLatest(leg.terminals, MOST_TERMINALS);
+    }
     const target = streamAwaiting(session, stream, answer.key);
     if (target === null) continue;
     if (target === stream) leg.sawTerminal = true;
@@ -344,13 +348,22 @@ export function recordEvent(session: Session, leg: Leg, event: SeenEvent, answer
 
 const lengthAndKey = ({ key, length }: SeenEvent) => ({ key, length });
 
+function rememberId(session: Session, stream: Stream, key: EventKey, position: Position, length: number): void {
+  const before = stream.ring.bytes;
+  if (stream.ring.add(key, position, length)) session.complete = false;
+  if (session.streams.has(stream)) session.bytes += stream.ring.bytes - before;
+  // A stream that was forgotten while it runs goes on to leave its trace.
+  else if (stream.generation === session.generation) session.forgotten?.addLate(key);
+}
+
 /**
- * Whose request does this answer? The stream's own; else the only other stream that has the id open. Without a session
- * there is no telling clients apart, and ids beyond double precision may have been folded into one by a peer.
+ * Whose request does this answer? The stream's own; else the only other stream that has the id open. Where nobody knows
+ * what the stream's own POST held, the answer may be meant for that. Without a session there is no telling clients
+ * apart, and ids beyond double precision may have been folded into one by a peer.
  */
 function streamAwaiting(session: Session, own: Stream, key: RequestKey): Stream | null {
   if (own.requests.has(key)) return own;
-  if (session.anonymous || isBeyondDoubles(key)) return null;
+  if (own.untracked || own.kind === 'placeholder' || session.anonymous || isBeyondDoubles(key)) return null;
   let found: Stream | null = null;
   for (const stream of session.streams) {
     if (stream.requests.get(key) !== null || stream.requests.get(key) === undefined) continue;

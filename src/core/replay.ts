@@ -65,10 +65,9 @@ export function outcomeOf(seen: ReplaySeen): Outcome | null {
   if (seen.end === 'client-left') return 'abandoned';
   if (seen.end === 'broken') return 'broken';
   if (seen.end === 'clean') {
-    if (seen.content) return 'live';
-    if (seen.displaced) return 'displaced';
+    if (seen.content) return seen.mustReplay ? 'replayed' : 'live';
     if (seen.polling && !seen.mustReplay) return 'polled';
-    return 'empty';
+    return seen.displaced ? 'displaced' : 'empty';
   }
   if (!seen.timeUp) return null;
   if (!seen.mustReplay) return seen.status === null ? null : 'live';
@@ -80,7 +79,7 @@ export interface Probe {
   /** 0 before the immediate probe. */
   readonly interval: Millis;
   readonly dueAt: Millis;
-  /** A probe that never reports back frees its slot here. */
+  /** A probe that never reports back frees its slot here; 0 while none is out. */
   readonly busyUntil: Millis;
 }
 
@@ -99,6 +98,11 @@ export function probeIsDue(probe: Probe, now: Millis): boolean {
 
 export function claimProbe(probe: Probe, now: Millis): Probe {
   return { ...probe, busyUntil: now + SLOT };
+}
+
+/** A probe is out and has not reported back, even if its slot has freed itself meanwhile. */
+export function probeIsOut(probe: Probe): boolean {
+  return probe.busyUntil > 0;
 }
 
 /** The schedule after a probe came back without a replay. `nothing` means `empty` or `silent`. */

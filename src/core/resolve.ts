@@ -5,7 +5,7 @@
  * each is open, finished, or delivered, and a delivered one has a proof. Nothing is stripped while one of them is open.
  */
 import type { OwnerFacts, ResumeFacts, Unrecorded, Verdict } from './decide.ts';
-import { type ConnectionFacts, type KernelView, proveByConnection, provenSince } from './delivery.ts';
+import { type ConnectionFacts, type KernelView, proveByConnection, provenSince, type Receipt } from './delivery.ts';
 import type { Sighting } from './event-ring.ts';
 import type { ResponseHead } from './jsonrpc.ts';
 import {
@@ -19,7 +19,7 @@ import {
   type Session,
   type Stream,
 } from './ledger.ts';
-import { claimProbe, type Outcome, probeIsDue, settleProbe, startProbing } from './replay.ts';
+import { claimProbe, type Outcome, probeIsDue, probeIsOut, settleProbe, startProbing } from './replay.ts';
 import type { Credential, EventKey, Millis, Position, RequestKey } from './terms.ts';
 
 /** What the request itself says. */
@@ -42,8 +42,8 @@ export interface ResolveOptions {
   readonly deliveryProof: 'connection' | 'event-id';
   readonly proofMemory: Millis;
   readonly now: Millis;
-  /** The kernel's view of a connection; undefined where it has not been asked yet. */
-  readonly kernelOf: (connection: ConnectionFacts) => KernelView | undefined;
+  /** The kernel's view of a connection; undefined where it has not been asked, or not since that moment. */
+  readonly kernelOf: (connection: ConnectionFacts, since: Millis) => KernelView | undefined;
 }
 
 export type Proof = 'event-id' | 'connection';
@@ -74,8 +74,8 @@ const STORM_WINDOW: Millis = 30_000;
 
 /** Gathers the facts about one request. `session` is null where it was never seen. Reads only. */
 export function resolveResume(request: ResumeRequest, session: Session | null, options: ResolveOptions): Resolution {
-  const unsettled: ConnectionFacts[] = [];
-  const found = session === null ? NOTHING : findOwners(session, request.cursor);
+  const unsettled: Receipt[] = [];
+  const found = findOwners(session, request.cursor);
   const { sightings, cursor } = found;
   const generation = session?.generation ?? 0;
   const current = [...sightings].some(([stream]) => stream.generation === generation);
@@ -107,17 +107,18 @@ export function resolveResume(request: ResumeRequest, session: Session | null, o
     sessionKnown: session !== null,
     sessionEnded: session !== null && session.endedAt !== null,
     listening: session !== null && !session.anonymous && session.listening > 0,
-    owners: owners.map(({ stream, position, state }) => ({
-      currentGeneration: stream.generation === generation,
-      standalone: stream.kind === 'standalone',
-      state,
-      barred: isBelowFloor(stream, position) && !(stream.probe !== null && probeIsDue(stream.probe, options.now)),
-      lastReplayEmpty: stream.lastReplayEmpty,
+    owners: owners.map((owner) => ({
+      currentGeneration: owner.stream.generation === generation,
+      standalone: owner.stream.kind === 'standalone',
+      state: owner.state,
+      barred: isBelowFloor(owner) && !(owner === target && mayProbe(owner, options.now)),
+      lastReplayEmpty: owner.stream.lastReplayEmpty,
     })),
     ownerForgotten,
     storm: note !== undefined && isStorm(note, options.now),
     unrecorded: options.unrecorded,
-    complete: session?.complete ?? false,
+    // An ID too long for a key was never recorded, whatever passed.
+    complete: cursor !== null && (session?.complete ?? false),
   };
   const byConnection = owners.some((owner) => owner.proof === 'connection');
   return {
@@ -126,20 +127,19 @@ export function resolveResume(request: ResumeRequest, session: Session | null, o
     owners,
     target,
     proof: delivered ? (byConnection ? 'connection' : 'event-id') : null,
-    unsettled,
+    unsettled: unsettled.map(({ connection }) => connection),
   };
 }
 
 type Sightings = ReadonlyMap<Stream, Sighting>;
-const NOTHING: { sightings: Sightings; cursor: EventKey | null } = { sightings: new Map(), cursor: null };
 
 function findOwners(
-  session: Session,
+  session: Session | null,
   readings: readonly EventKey[],
 ): { sightings: Sightings; cursor: EventKey | null } {
   for (const cursor of readings) {
     const sightings = new Map<Stream, Sighting>();
-    for (const stream of session.streams) {
+    for (const stream of session?.streams ?? []) {
       const sighting = stream.ring.find(cursor);
       if (sighting !== null) sightings.set(stream, sighting);
     }
@@ -153,7 +153,7 @@ function stateOf(
   sightings: Sightings,
   forwarded: boolean,
   options: ResolveOptions,
-  unsettled: ConnectionFacts[],
+  unsettled: Receipt[],
 ): { state: OwnerFacts['state']; proof: Proof | null } {
   if (!isFinished(stream)) return { state: 'open', proof: null };
   let proof: Proof = 'event-id';
@@ -173,20 +173,31 @@ function provenByEventId(answer: Answer, sightings: Sightings): boolean {
   return cursor !== undefined && cursor.first >= answer.position;
 }
 
-function provenByReceipt(
-  stream: Stream,
-  answer: Answer,
-  options: ResolveOptions,
-  unsettled: ConnectionFacts[],
-): boolean {
+function provenByReceipt(stream: Stream, answer: Answer, options: ResolveOptions, unsettled: Receipt[]): boolean {
   for (const receipt of answer.receipts) {
     const since = Math.max(provenSince(receipt), stream.strippedAt);
     if (options.now - since > options.proofMemory) continue;
-    const proof = proveByConnection(receipt, options.now, options.kernelOf(receipt.connection));
+    const proof = proveByConnection(receipt, options.now, options.kernelOf(receipt.connection, provenSince(receipt)));
     if (proof === 'proven') return true;
-    if (proof === 'ask-kernel') unsettled.push(receipt.connection);
+    if (proof === 'ask-kernel') unsettled.push(receipt);
   }
   return false;
+}
+
+/**
+ * How recent the kernel's view has to be to tell which results of this session are delivered: an older one says nothing
+ * about bytes that were flushed since. Null where it could not tell more than is known.
+ */
+export function unsettledSince(session: Session, options: ResolveOptions): Millis | null {
+  const unsettled: Receipt[] = [];
+  for (const stream of session.streams) {
+    for (const answer of stream.requests.values()) {
+      if (answer !== null) provenByReceipt(stream, answer, options, unsettled);
+    }
+  }
+  let since: Millis | null = null;
+  for (const { flushedAt } of unsettled) if (flushedAt !== null && flushedAt > (since ?? 0)) since = flushedAt;
+  return since;
 }
 
 /** Could a stream that was open when this ID was dropped own the cursor as well? */
@@ -196,7 +207,7 @@ function mayBeForgotten(
   sightings: Sightings,
   request: ResumeRequest,
   options: ResolveOptions,
-  unsettled: ConnectionFacts[],
+  unsettled: Receipt[],
 ): boolean {
   if (session.forgotten?.mayHave(cursor)) return true;
   for (const stream of session.streams) {
@@ -207,8 +218,12 @@ function mayBeForgotten(
   return false;
 }
 
-function isBelowFloor(stream: Stream, position: Position): boolean {
+function isBelowFloor({ stream, position }: Owner): boolean {
   return position < stream.floor || position === stream.blocked;
+}
+
+function mayProbe({ stream }: Owner, now: Millis): boolean {
+  return stream.probe !== null && probeIsDue(stream.probe, now);
 }
 
 function isStorm(note: CursorNote, now: Millis): boolean {
@@ -238,12 +253,13 @@ export function noteVerdict(session: Session, resolution: Resolution, verdict: V
   const { cursor, owners, target } = resolution;
   if (cursor === null) return;
   if (verdict.action === 'strip') {
-    for (const { stream, state } of owners) if (state === 'delivered') stream.strippedAt = now;
+    for (const { stream, proof } of owners) if (proof === 'connection') stream.strippedAt = now;
     return;
   }
   if (verdict.action === 'forward') {
-    if (target !== null && isBelowFloor(target.stream, target.position) && target.stream.probe !== null) {
-      target.stream.probe = claimProbe(target.stream.probe, now);
+    // A caller who is not approved is forwarded whether or not a probe is due, and is none if it is not.
+    if (target !== null && isBelowFloor(target) && mayProbe(target, now)) {
+      target.stream.probe = claimProbe(target.stream.probe!, now);
     }
     return;
   }
@@ -266,7 +282,7 @@ export function settleStrip(session: Session, cursor: EventKey, events: number, 
   if (events > 0) {
     note.storm = null;
     note.strips.length = 0;
-  } else if (note.storm !== null) {
+  } else if (note.storm !== null && probeIsOut(note.storm)) {
     note.storm = settleProbe(note.storm, 'nothing', now);
   }
 }
@@ -297,7 +313,7 @@ export function settleReplay(session: Session, target: Owner, cursor: EventKey, 
     case 'empty':
     case 'silent':
       stream.lastReplayEmpty = true;
-      raiseFloor(stream, position, now);
+      raiseFloor(target, now);
       return;
     case 'replayed': {
       stream.lastReplayEmpty = false;
@@ -318,7 +334,9 @@ export function settleReplay(session: Session, target: Owner, cursor: EventKey, 
     case 'abandoned':
       break;
   }
-  if (stream.probe !== null && isBelowFloor(stream, position)) stream.probe = settleProbe(stream.probe, 'other', now);
+  if (stream.probe !== null && probeIsOut(stream.probe) && isBelowFloor(target)) {
+    stream.probe = settleProbe(stream.probe, 'other', now);
+  }
 }
 
 /** Where a block on a resumed exchange was seen before, or null where it must pass. */
@@ -371,11 +389,7 @@ function isDeliveredAnswer(
 /** After that: has this very exchange already carried the same terminal event, under the same ID? */
 export function duplicateOnLeg(leg: Leg, block: SeenBlock): Duplicate | null {
   if (block.key === null || block.answers.length === 0) return null;
-  const again = block.answers.every(({ key }) => {
-    const answer = leg.stream.requests.get(key);
-    return answer != null && answer.key === block.key && answer.receipts.includes(leg.receipt);
-  });
-  return again ? 'terminal' : null;
+  return block.answers.every(({ key }) => leg.terminals?.get(key) === block.key) ? 'terminal' : null;
 }
 
 /** A `live` replay ended in order without an event, and nobody announced that. The tenth in a row counts as one `empty`. */
@@ -385,7 +399,7 @@ export function settleLateEmpty(session: Session, target: Owner, cursor: EventKe
   if (note.lateEmpties < LATE_EMPTIES) return;
   note.lateEmpties = 0;
   target.stream.lastReplayEmpty = true;
-  raiseFloor(target.stream, target.position, now);
+  raiseFloor(target, now);
 }
 
 /** Only ten in a row count. */
@@ -394,9 +408,13 @@ function forgiveLateEmpties(session: Session, cursor: EventKey): void {
   if (note !== undefined) note.lateEmpties = 0;
 }
 
-function raiseFloor(stream: Stream, position: Position, now: Millis): void {
-  const wasProbe = stream.probe !== null && isBelowFloor(stream, position);
+function raiseFloor(target: Owner, now: Millis): void {
+  const { stream, position } = target;
+  const { probe } = stream;
+  const again = probe !== null && isBelowFloor(target);
   if (position < stream.mark) stream.floor = Math.max(stream.floor, position + 1) as Position;
   else stream.blocked = position;
-  stream.probe = wasProbe && stream.probe !== null ? settleProbe(stream.probe, 'nothing', now) : startProbing(now);
+  if (!again) stream.probe = startProbing(now);
+  // A resume that was under way when the floor rose is no probe: the first one is still to come.
+  else if (probe.interval > 0 || probeIsOut(probe)) stream.probe = settleProbe(probe, 'nothing', now);
 }

@@ -25,6 +25,8 @@ export class RequestBody {
   #bytes = 0;
   #stream: Readable | null = null;
   #ended = false;
+  /** More came than may: nothing is read any more. */
+  #over = false;
 
   /** `maxBytes`: 0 for no limit. */
   constructor(request: IncomingMessage, scanner: MessageScanner | null, maxBytes: number) {
@@ -57,17 +59,19 @@ export class RequestBody {
   }
 
   #data(chunk: Buffer, listener: BodyListener): void {
+    if (this.#over) return;
     this.#bytes += chunk.length;
     if (this.#maxBytes > 0 && this.#bytes > this.#maxBytes) {
-      this.#request.pause();
-      this.#request.removeAllListeners('data');
-      this.#stream?.destroy(new Error('the request body is too large'));
+      this.#over = true;
+      this.#gathered = null;
       listener.tooLarge();
       return;
     }
     this.#scanner?.push(chunk, 0, chunk.length);
     if (this.#gathered === null) {
-      if (this.#stream?.push(chunk) === false) this.#request.pause();
+      const stream = this.#stream!;
+      // Upstream wants no more of it. The client has to get rid of it all the same, and it is read to its end.
+      if (!stream.destroyed && !stream.push(chunk)) this.#request.pause();
       return;
     }
     this.#gathered.push(chunk);
@@ -75,6 +79,7 @@ export class RequestBody {
   }
 
   #end(listener: BodyListener): void {
+    if (this.#over) return;
     this.#ended = true;
     if (this.#scanner !== null) listener.read(this.#scanner.end());
     if (this.#gathered === null) {
@@ -92,6 +97,7 @@ export class RequestBody {
     this.#gathered = null;
     const stream = new Readable({ read: () => this.#request.resume() });
     stream.on('error', () => {});
+    stream.on('close', () => this.#request.resume());
     this.#stream = stream;
     for (const piece of pieces) stream.push(piece);
     listener.ready(stream);

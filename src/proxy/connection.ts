@@ -15,6 +15,10 @@ export interface ClientConnection {
   readonly address: string;
   /** The latest response on it. */
   response: ServerResponse | null;
+  /** Those under way on it: more than one where the client sends requests without waiting. */
+  readonly exchanges: Set<{ connectionClosed(): void }>;
+  /** What came last was no HTTP. */
+  broken: boolean;
 }
 
 const connections = new WeakMap<Socket, ClientConnection>();
@@ -39,12 +43,17 @@ export function watchConnection(socket: Socket, now: () => Millis): ClientConnec
     // A client that ends its side has left; Node would go on writing to it.
     if (connection.response !== null && !connection.response.writableEnded) socket.destroy();
   });
-  socket.on('close', () => closed('us'));
+  socket.on('close', () => {
+    closed('us');
+    for (const exchange of connection.exchanges) exchange.connectionClosed();
+  });
   const connection: ClientConnection = {
     facts,
     tuple: tupleOf(localAddress, localPort, remoteAddress, remotePort),
     address: remoteAddress,
     response: null,
+    exchanges: new Set(),
+    broken: false,
   };
   connections.set(socket, connection);
   tuples.set(facts, connection.tuple);

@@ -16,6 +16,8 @@ interface Boundary {
 }
 
 export class DuplicateFilter {
+  /** False in `mode: observe`: says what it would drop, and passes everything. */
+  readonly drops: boolean;
   readonly #maxHeldBytes: number;
   #inPrefix = true;
   /** Bytes of the current block from earlier chunks, where they are held. */
@@ -27,8 +29,9 @@ export class DuplicateFilter {
   /** The dropped block's CR was the last byte: a LF that follows belongs to it. */
   #dropLineFeed = false;
 
-  constructor(maxHeldBytes: number) {
+  constructor(maxHeldBytes: number, drops: boolean) {
     this.#maxHeldBytes = maxHeldBytes;
+    this.drops = drops;
   }
 
   /** Whether a block may still turn out to be at or before the cursor. */
@@ -54,6 +57,10 @@ export class DuplicateFilter {
 
   /** What of `chunk`, and of what was held, goes on to the client. Call after the scanner has read the chunk. */
   pass(chunk: Buffer, terminatorPending: boolean): Buffer[] {
+    if (!this.drops) {
+      this.#boundaries = [];
+      return [chunk];
+    }
     const out: Buffer[] = [];
     let from = 0;
     if (this.#dropLineFeed && chunk.length > 0) {

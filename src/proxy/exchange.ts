@@ -13,12 +13,11 @@ import { type IncomingMessage, type ServerResponse, STATUS_CODES } from 'node:ht
 import type { Receipt } from '../core/delivery.ts';
 import {
   cameThroughIntermediary,
-  endToEnd,
   type Fields,
   firstValue,
   isWithoutResumption,
   mediaType,
-  rewriteLocation,
+  towardClient,
   towardUpstream,
 } from '../core/fields.ts';
 import { MALFORMED, MessageScanner, type Messages } from '../core/jsonrpc.ts';
@@ -60,6 +59,8 @@ export interface Incoming {
   /** Path and query, as sent. */
   readonly target: string;
   readonly guarded: boolean;
+  /** The exchange is over. Called once. */
+  readonly closed: () => void;
 }
 
 interface Head {
@@ -67,6 +68,9 @@ interface Head {
   readonly reason: string;
   readonly fields: Fields;
 }
+
+const NOTHING: ReadonlySet<string> = new Set();
+const LENGTH: ReadonlySet<string> = new Set(['content-length']);
 
 export class Exchange implements UpstreamListener {
   readonly #room: RouteRoom;
@@ -90,7 +94,13 @@ export class Exchange implements UpstreamListener {
   #watch: Watch | null = null;
   /** Upstream's head, while it is held back. */
   #heldHead: Head | null = null;
+  /** Terminal events are held back with it. */
+  #heldAnswers = false;
+  /** Writes with terminal events that the kernel has not taken yet. */
+  #unflushed = 0;
   #legClosed = false;
+  /** The watched exchange brought an event. */
+  #honoured = false;
   #filterTimer: NodeJS.Timeout | null = null;
   #keepAlive: KeepAlive | null = null;
   #status = 0;
@@ -129,6 +139,16 @@ export class Exchange implements UpstreamListener {
     );
   }
 
+  /** The client's connection is gone. Node says so only to the response whose turn it is. */
+  connectionClosed(): void {
+    this.#relay.left();
+  }
+
+  /** Breaks off, so that nobody takes it for the end. */
+  cut(): void {
+    this.#relay.destroy();
+  }
+
   // What was decided.
 
   #carryOut(resume: Resume): void {
@@ -157,6 +177,7 @@ export class Exchange implements UpstreamListener {
 
   #answer({ status, fields, body }: { status: number; fields: readonly string[]; body: string }): void {
     this.#status = status;
+    if (this.#room.draining()) this.#in.response.shouldKeepAlive = false;
     this.#relay.head(status, STATUS_CODES[status] ?? '', fields, this.#method);
     this.#relay.end(body);
   }
@@ -177,7 +198,10 @@ export class Exchange implements UpstreamListener {
           addRequests(this.#learning.session, this.#leg.stream, messages);
         }
       },
-      tooLarge: () => this.failed(new GuardError('body-too-large')),
+      tooLarge: () => {
+        this.#hop?.abort();
+        this.failed(new GuardError('body-too-large'));
+      },
     });
   }
 
@@ -204,7 +228,11 @@ export class Exchange implements UpstreamListener {
     const isStream = mediaType(firstValue(fields, 'content-type')) === 'text/event-stream';
     if (this.#learning !== null && this.#hop !== null) {
       this.#learning.head(status, fields, this.#posted, this.#hop.identity);
-      if (isStream && this.#learning.session !== null) this.#read(this.#learning.session, status, fields);
+      const { session } = this.#learning;
+      if (session !== null) {
+        this.#recordCursor(session, status);
+        if (isStream) this.#read(session, status, fields);
+      }
     }
     const head = { status, reason, fields };
     this.#heldHead = head;
@@ -213,6 +241,7 @@ export class Exchange implements UpstreamListener {
   }
 
   data(chunk: Buffer): void {
+    const cameAt = this.#room.now();
     const reading = this.#reading;
     if (reading === null) {
       this.#learning?.body(chunk);
@@ -223,7 +252,8 @@ export class Exchange implements UpstreamListener {
     const pieces = reading.push(chunk);
     this.#pass(pieces, reading.takeAnswer());
     this.#watch?.bytes(chunk.length, reading.contentPending);
-    this.#afterReading(reading);
+    const sawEvent = this.#afterReading(reading);
+    if (sawEvent) this.#room.observer.eventDelay((this.#room.now() - cameAt) / 1_000);
   }
 
   ended(): void {
@@ -272,8 +302,9 @@ export class Exchange implements UpstreamListener {
     this.#heldHead = null;
     if (head === null || this.#relay.headSent || this.#relay.over) return;
     this.#status = head.status;
+    if (this.#room.draining()) this.#in.response.shouldKeepAlive = false;
     this.#relay.head(head.status, head.reason, this.#towardClient(head), this.#method);
-    this.#write(this.#watch?.take() ?? [], true);
+    this.#write(this.#watch?.take() ?? [], this.#heldAnswers);
     const { keepAlive, now } = this.#room;
     const { chunkedEncoding } = this.#in.response;
     if (keepAlive !== null && chunkedEncoding && this.#reading !== null) {
@@ -282,15 +313,11 @@ export class Exchange implements UpstreamListener {
   }
 
   #towardClient({ status, fields }: Head): string[] {
-    const without = new Set<string>();
-    const location = firstValue(fields, 'location');
-    if (location !== null) without.add('location');
-    if (this.#reading?.filters) without.add('content-length');
-    const out = endToEnd(fields, without);
-    if (location !== null) {
-      const ours = this.#in.authority === null ? null : `${this.#in.scheme}://${this.#in.authority}`;
-      out.push('Location', rewriteLocation(location, this.#room.upstream.origin, ours));
-    }
+    const out = towardClient(fields, {
+      upstreamOrigin: this.#room.upstream.origin,
+      ourOrigin: this.#in.authority === null ? null : `${this.#in.scheme}://${this.#in.authority}`,
+      without: this.#reading?.filters ? LENGTH : NOTHING,
+    });
     const stripped = this.#resume?.verdict.action === 'strip' && this.#room.route.mode === 'enforce';
     if (stripped && this.#room.proxyStatus && status >= 200 && status <= 299) {
       out.push('Proxy-Status', proxyStatus(this.#resume!.verdict.rule, null));
@@ -298,10 +325,14 @@ export class Exchange implements UpstreamListener {
     return out;
   }
 
-  /** Into the watch's hands while it holds, else to the client. `answers`: the bytes end with a terminal event. */
+  /** Into the watch's hands while it holds, else to the client. `answers`: a terminal event is among the bytes. */
   #pass(pieces: readonly Buffer[], answers: boolean): void {
-    if (this.#watch?.holding) this.#watch.hold(pieces, this.#reading?.heldBytes ?? 0);
-    else this.#write(pieces, answers);
+    if (this.#watch?.holding) {
+      this.#heldAnswers ||= answers;
+      this.#watch.hold(pieces, this.#reading?.heldBytes ?? 0);
+    } else {
+      this.#write(pieces, answers);
+    }
   }
 
   #write(pieces: readonly Buffer[], answers: boolean): void {
@@ -309,13 +340,19 @@ export class Exchange implements UpstreamListener {
     if (last < 0) return;
     this.#firstByteAt ??= this.#room.now();
     for (let i = 0; i < last; i++) this.#relay.write(pieces[i]!);
+    if (answers) {
+      // An earlier answer may be flushed long since; the receipt speaks for all of them.
+      this.#receipt.flushedAt = null;
+      this.#unflushed += 1;
+    }
     this.#relay.write(pieces[last]!, answers ? this.#flushed : undefined);
     this.#keepAlive?.wrote();
   }
 
   /** The kernel has the terminal event's bytes. */
-  readonly #flushed = (): void => {
-    if (!this.#relay.over) this.#receipt.flushedAt ??= this.#room.now();
+  readonly #flushed = (error?: Error | null): void => {
+    this.#unflushed -= 1;
+    if (this.#unflushed === 0 && !error && !this.#relay.over) this.#receipt.flushedAt = this.#room.now();
   };
 
   // Reading the stream.
@@ -340,6 +377,7 @@ export class Exchange implements UpstreamListener {
       session,
       leg: this.#leg,
       target: this.#watch === null ? null : this.#target,
+      kernelOf: this.#resume?.kernelOf ?? (() => undefined),
       encoding: firstValue(fields, 'content-encoding') ?? '',
       answers: (answers) => {
         if (this.#learning?.answered(answers)) stream.generation = session.generation;
@@ -350,21 +388,25 @@ export class Exchange implements UpstreamListener {
     });
   }
 
+  /** An unrecorded cursor that upstream accepted is recorded from now on, so that floor and probes work for it. */
+  #recordCursor(session: Session, status: number): void {
+    const cursor = this.#resume?.cursor ?? null;
+    if (this.#watch === null || this.#target !== null || cursor === null || status < 200 || status > 299) return;
+    this.#target = placeholderFor(session, cursor, this.#room.bounds, this.#room.now());
+    this.#leg = openLeg(this.#target.stream, true, this.#receipt);
+  }
+
   #openLeg(session: Session): Leg {
     const { bounds, now } = this.#room;
-    const cursor = this.#resume?.cursor ?? null;
-    if (this.#watch !== null && cursor !== null) {
-      this.#target = placeholderFor(session, cursor, bounds, now());
-      return openLeg(this.#target.stream, true, this.#receipt);
-    }
     const kind = this.#method === 'POST' ? 'request' : 'standalone';
     return openLeg(openStream(session, kind, bounds, now()), false, this.#receipt);
   }
 
-  #afterReading(reading: Reading): void {
-    if (reading.takeEvent()) this.#watch?.event();
+  /** Returns whether an event passed. */
+  #afterReading(reading: Reading): boolean {
+    const sawEvent = reading.takeEvent();
+    if (sawEvent) this.#sawEvent();
     if (reading.isBlind) this.#watch?.unreadable();
-    if (!reading.filters) return;
     // An unfinished block is held only for so long.
     if (reading.heldBytes === 0) {
       if (this.#filterTimer !== null) clearTimeout(this.#filterTimer);
@@ -372,6 +414,7 @@ export class Exchange implements UpstreamListener {
     } else {
       this.#filterTimer ??= setTimeout(() => this.#pass(reading.release(), false), this.#room.replayHold);
     }
+    return sawEvent;
   }
 
   #closeLeg(clean: boolean): void {
@@ -448,17 +491,22 @@ export class Exchange implements UpstreamListener {
     if (outcome === 'silent') this.#leaveUpstream();
   }
 
+  #sawEvent(): void {
+    if (this.#watch === null) return;
+    this.#watch.event();
+    // The head passed without one, but the cursor is honoured all the same.
+    if (this.#watch.outcome === 'live' && !this.#honoured) this.#settle('replayed');
+    this.#honoured = true;
+  }
+
   /** A `live` replay ended in order after all. */
   #settleLive(): void {
     const session = this.#learning?.session ?? null;
     const cursor = this.#resume?.cursor ?? null;
     if (session === null || cursor === null || this.#target === null || this.#leg === null) return;
-    if (this.#leg.events > 0) {
-      this.#settle('replayed');
-    } else if (!this.#reading?.contentPending) {
-      this.#room.observer.lateEmpty();
-      if (!announcesPolling(this.#target.stream)) settleLateEmpty(session, this.#target, cursor, this.#room.now());
-    }
+    if (this.#leg.events > 0 || this.#reading?.contentPending) return;
+    this.#room.observer.lateEmpty();
+    if (!announcesPolling(this.#target.stream)) settleLateEmpty(session, this.#target, cursor, this.#room.now());
   }
 
   // The end.
@@ -471,7 +519,7 @@ export class Exchange implements UpstreamListener {
   }
 
   #closed(end: StreamEnd): void {
-    if (end !== 'ended' && this.#receipt.response === 'open') this.#receipt.response = 'broken';
+    if (end === 'destroyed') this.#receipt.response = 'broken';
     if (!this.#upstreamOver) this.#leaveUpstream();
     this.#stopTimers();
     const { session, cursor, verdict } = this.#resume ?? { session: null, cursor: null, verdict: null };
@@ -479,6 +527,7 @@ export class Exchange implements UpstreamListener {
       settleStrip(session, cursor, this.#leg?.events ?? 0, this.#room.now());
     }
     this.#report(end);
+    this.#in.closed();
   }
 
   /** Cuts upstream's leg: nobody waits for it any more. */

@@ -14,10 +14,17 @@ import type { KernelView } from '../core/delivery.ts';
 export type Tuple = string;
 
 export interface KernelTables {
-  /** The kernel's view of a connection, or `unknown` where it cannot be asked. */
-  connections(): Promise<(tuple: Tuple) => KernelView>;
+  /** Views of all connections, read no earlier than `notBefore` (in ms). */
+  connections(notBefore?: number): Promise<Connections>;
   /** Who listens on `port` at a loopback or wildcard address, read no earlier than `notBefore` (in ms). */
   listeners(port: number, notBefore?: number): Promise<Listening>;
+}
+
+export interface Connections {
+  /** `unknown` where the kernel cannot be asked. */
+  viewOf(tuple: Tuple): KernelView;
+  /** When the reading began, in ms. */
+  readonly readAt: number;
 }
 
 export interface Listening {
@@ -181,7 +188,10 @@ async function readTables(read: (path: string) => Promise<string>): Promise<stri
 /** `sharedFor` in ms (`bounds.kernelReading`). */
 export function kernelTables(sharedFor: number, now: () => number, platform: string = process.platform): KernelTables {
   if (platform !== 'linux') {
-    return { connections: async () => () => 'unknown', listeners: async () => ({ inodes: NOBODY, readAt: 0 }) };
+    return {
+      connections: async () => ({ viewOf: () => 'unknown', readAt: now() }),
+      listeners: async () => ({ inodes: NOBODY, readAt: 0 }),
+    };
   }
   const connections = shared(
     async () => {
@@ -193,9 +203,10 @@ export function kernelTables(sharedFor: number, now: () => number, platform: str
   );
   const listening = shared(() => readTables(listeningPart), sharedFor, now);
   return {
-    async connections() {
-      const views = await connections().answer;
-      return (tuple) => (views === null ? 'unknown' : (views.get(tuple) ?? 'absent'));
+    async connections(notBefore) {
+      const { answer, at } = connections(notBefore);
+      const views = await answer;
+      return { viewOf: (tuple) => (views === null ? 'unknown' : (views.get(tuple) ?? 'absent')), readAt: at };
     },
     async listeners(port, notBefore) {
       const { answer, at } = listening(notBefore);

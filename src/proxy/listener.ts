@@ -2,18 +2,19 @@
  * The server side: accepts connections, refuses what must not come in (behaviour.md section 8), finds the route, and
  * starts an exchange. It knows how many are open, so it knows when it has drained.
  */
-import { createServer, type IncomingMessage, type RequestListener, type Server, type ServerResponse } from 'node:http';
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import { createServer as createTlsServer, type Server as TlsServer } from 'node:https';
 import type { AddressInfo, Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import type { Route } from '../config.ts';
-import { allValues } from '../core/fields.ts';
+import { allValues, towardClient, towardUpstream } from '../core/fields.ts';
 import { ERRORS, type ErrorCode, errorBody } from '../errors.ts';
 import { type AccessLists, hostAllowed, originAllowed } from './access.ts';
 import { watchConnection } from './connection.ts';
 import { Exchange } from './exchange.ts';
+import { endConnection, throwAwayRest } from './linger.ts';
 import type { RouteRoom } from './room.ts';
-import { createUpgrader, declineUpgrade, hasFraming, isWebSocketUpgrade } from './upgrade.ts';
+import { createUpgrader, declineUpgrade, hasFraming, isWebSocketUpgrade, rawAnswer } from './upgrade.ts';
 
 export interface ListenerOptions {
   /** In the order to try them. */
@@ -22,6 +23,8 @@ export interface ListenerOptions {
   /** PEM texts. */
   readonly tls: { readonly cert: string; readonly key: string } | null;
   readonly upstreamTls: { readonly ca?: string; readonly cert?: string; readonly key?: string };
+  /** Toward upstream, in ms; 0 for no limit. */
+  readonly connectTimeout: number;
   /** Bytes of a request's head. */
   readonly fieldBytes: number;
   /** In ms, from the first byte of a head to its last; 0 for no limit. */
@@ -39,10 +42,11 @@ const TCP_KEEP_ALIVE = 15_000;
 
 export class Listener {
   readonly #server: Server;
+  readonly #scheme: 'http' | 'https';
   #options: ListenerOptions;
   readonly #upgrade = createUpgrader();
   readonly #upgraded = new Set<Duplex>();
-  #open = 0;
+  readonly #exchanges = new Set<Exchange>();
   #draining = false;
   #idle: (() => void) | null = null;
 
@@ -58,30 +62,33 @@ export class Listener {
       keepAliveInitialDelay: TCP_KEEP_ALIVE,
       noDelay: true,
     };
+    const { tls } = options;
     const server: Server =
-      options.tls === null ? createServer(settings) : createTlsServer({ ...settings, ...options.tls });
+      tls === null
+        ? createServer(settings)
+        : createTlsServer({
+            ...settings,
+            ...tls,
+            ...(options.headTimeout > 0 && { handshakeTimeout: options.headTimeout }),
+          });
     this.#server = server;
+    this.#scheme = tls === null ? 'http' : 'https';
     server.maxConnections = options.connections;
-    const serve: RequestListener = (request, response) => this.#serve(request, response);
-    server.on('request', serve);
-    server.on('checkContinue', (request: IncomingMessage, response: ServerResponse) => {
-      response.writeContinue();
-      this.#serve(request, response);
-    });
+    // Fields are bounded by their bytes; by default Node leaves out those after the thousandth.
+    server.maxHeadersCount = 0;
+    server.on('request', (request: IncomingMessage, response: ServerResponse) => this.#serve(request, response, false));
+    server.on('checkContinue', (request: IncomingMessage, response: ServerResponse) =>
+      this.#serve(request, response, true),
+    );
     server.on('checkExpectation', (_: IncomingMessage, response: ServerResponse) => {
-      response.writeHead(417, { 'Content-Length': 0 }).end();
+      response.writeHead(417, { 'Content-Length': 0, Connection: 'close' }).end();
     });
     server.on('upgrade', (request: IncomingMessage, socket: Duplex, head: Buffer) =>
       this.#upgradeRequest(request, socket, head),
     );
-    server.on('connect', (_: IncomingMessage, socket: Duplex) =>
-      socket.end(rawError('bad-request', 400, 'Bad Request')),
-    );
+    server.on('connect', (_: IncomingMessage, socket: Duplex) => this.#refuseRaw(socket, 'bad-request'));
     server.on('clientError', answerClientError);
     server.on('drop', () => options.refused('overloaded'));
-    server.on(options.tls === null ? 'connection' : 'secureConnection', (socket: Socket) => {
-      socket.on('error', () => {});
-    });
   }
 
   /** @throws the error of `listen`, such as EADDRINUSE. */
@@ -97,9 +104,9 @@ export class Listener {
     return { host: address, port: bound };
   }
 
-  /** Exchanges that are open. */
+  /** Exchanges that are open, upgraded connections among them. */
   get open(): number {
-    return this.#open;
+    return this.#exchanges.size + this.#upgraded.size;
   }
 
   /** Puts new options in force for requests that begin from now on. */
@@ -115,7 +122,7 @@ export class Listener {
     this.#draining = true;
     const closed = new Promise<void>((resolve) => this.#server.close(() => resolve()));
     this.#server.closeIdleConnections();
-    if (this.#open + this.#upgraded.size > 0 && timeout > 0) {
+    if (this.open > 0 && timeout > 0) {
       await new Promise<void>((resolve) => {
         const timer = setTimeout(resolve, timeout);
         this.#idle = () => {
@@ -124,73 +131,140 @@ export class Listener {
         };
       });
     }
+    for (const exchange of this.#exchanges) exchange.cut();
     for (const socket of this.#upgraded) socket.destroy();
     this.#server.closeAllConnections();
     await closed;
   }
 
-  #serve(request: IncomingMessage, response: ServerResponse): void {
+  /** `waits`: the client sends the body only when it is told to go on (RFC 9110 section 10.1.1). */
+  #serve(request: IncomingMessage, response: ServerResponse, waits: boolean): void {
     const connection = watchConnection(request.socket, this.#options.now);
     connection.facts.requestedAt = this.#options.now();
     connection.response = response;
+    // Before Node's own listener, which may close the connection.
+    response.prependListener('finish', () => {
+      if (!request.complete) throwAwayRest(request);
+    });
     const { target, authority } = readTarget(request);
-    if (request.method === 'OPTIONS' && request.url === '*') {
+    const room = this.#admit(request, authority, target);
+    if (room === 'itself') {
       response.writeHead(204, { Allow: 'GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS' }).end();
       return;
     }
-    const room = this.#admit(request, authority, target);
     if (typeof room === 'string') {
       this.#options.refused(room);
       answer(response, room);
       return;
     }
-    this.#open += 1;
-    response.on('close', () => {
-      this.#open -= 1;
-      if (this.#open + this.#upgraded.size === 0) this.#idle?.();
+    if (waits && isWelcome(request, room)) response.writeContinue();
+    const exchange = new Exchange(room, {
+      request,
+      response,
+      connection,
+      scheme: this.#scheme,
+      authority,
+      target,
+      guarded: isGuarded(room.route, target),
+      closed: () => {
+        this.#exchanges.delete(exchange);
+        connection.exchanges.delete(exchange);
+        this.#closed();
+      },
     });
-    const scheme = this.#options.tls === null ? 'http' : 'https';
-    const guarded = isGuarded(room.route, target);
-    new Exchange(room, { request, response, connection, scheme, authority, target, guarded }).start();
+    this.#exchanges.add(exchange);
+    connection.exchanges.add(exchange);
+    exchange.start();
   }
 
-  /** The room for a request, or why it must not come in. */
-  #admit(request: IncomingMessage, authority: string | null, target: string): RouteRoom | ErrorCode {
+  #closed(): void {
+    if (this.open === 0) this.#idle?.();
+  }
+
+  /** The room for a request, or why it must not come in; `itself`: the request is about the server as a whole. */
+  #admit(request: IncomingMessage, authority: string | null, target: string): RouteRoom | ErrorCode | 'itself' {
     const { access, rooms, concurrentStreams } = this.#options;
-    if (allValues(request.rawHeaders, 'host').length > 1) return 'bad-request';
+    if (isAmbiguous(request)) return 'bad-request';
     if (!hostAllowed(access, authority)) return 'host-not-allowed';
     if (!originAllowed(access, allValues(request.rawHeaders, 'origin'))) return 'origin-not-allowed';
     if (this.#draining) return 'draining';
+    if (target === '*' && request.method === 'OPTIONS') return 'itself';
+    if (!target.startsWith('/')) return 'bad-request';
     const room = rooms.find(({ route }) => covers(route, authority, target));
     if (room === undefined) return 'no-route';
-    return this.#open >= concurrentStreams ? 'overloaded' : room;
+    return this.open >= concurrentStreams ? 'overloaded' : room;
   }
 
   #upgradeRequest(request: IncomingMessage, socket: Duplex, head: Buffer): void {
+    const { response, address } = watchConnection(socket as Socket, this.#options.now);
+    if (response !== null && !response.writableFinished) {
+      // Not waiting for an answer before changing the protocol mixes up the two.
+      socket.destroy();
+      return;
+    }
     if (!isWebSocketUpgrade(request)) {
-      declineUpgrade(this.#server, request, socket, head);
+      const event = this.#scheme === 'http' ? 'connection' : 'secureConnection';
+      declineUpgrade(request, socket, head, () => this.#server.emit(event, socket));
       return;
     }
     const { target, authority } = readTarget(request);
     const room = hasFraming(request) ? 'bad-request' : this.#admit(request, authority, target);
     if (typeof room === 'string') {
-      this.#options.refused(room);
-      socket.on('error', () => {});
-      socket.end(rawError(room, ERRORS[room].status, 'Refused'));
+      this.#refuseRaw(socket, room === 'itself' ? 'bad-request' : room);
       return;
     }
     this.#upgraded.add(socket);
     socket.on('close', () => {
       this.#upgraded.delete(socket);
-      if (this.#open + this.#upgraded.size === 0) this.#idle?.();
+      this.#closed();
     });
-    const { origin } = room.upstream;
-    this.#upgrade(request, socket, head, {
-      origin,
-      tls: this.#options.upstreamTls,
-      preserveHost: room.route.preserveHost,
+    const { upstream, route } = room;
+    const { connectTimeout, upstreamTls } = this.#options;
+    this.#upgrade(socket, head, {
+      origin: upstream.origin,
+      tls: upstreamTls,
+      connectTimeout,
+      path: target,
+      fields: towardUpstream(request.rawHeaders, {
+        authority: upstream.authority,
+        preserveHost: route.preserveHost,
+        clientAuthority: authority,
+        clientAddress: address,
+        scheme: this.#scheme,
+        httpVersion: request.httpVersion,
+        strip: false,
+      }),
+      towardClient: (fields) =>
+        towardClient(fields, {
+          upstreamOrigin: upstream.origin,
+          ourOrigin: authority === null ? null : `${this.#scheme}://${authority}`,
+          without: NOTHING,
+        }),
     });
   }
+
+  #refuseRaw(socket: Duplex, code: ErrorCode): void {
+    this.#options.refused(code);
+    socket.on('error', () => {});
+    endConnection(socket, rawAnswer(code));
+  }
+}
+
+const NOTHING: ReadonlySet<string> = new Set();
+
+/**
+ * What other programs read in another way than we do (RFC 9112 section 11.2). Node's parser refuses most of it: both
+ * framing fields, lengths that differ, lines that end in LF alone, folded lines, blanks before a colon.
+ */
+function isAmbiguous({ rawHeaders, httpVersion }: IncomingMessage): boolean {
+  const codings = allValues(rawHeaders, 'transfer-encoding');
+  const isOdd = codings.length > 0 && (httpVersion !== '1.1' || codings.join().trim().toLowerCase() !== 'chunked');
+  return isOdd || !/^1\.[01]$/.test(httpVersion) || allValues(rawHeaders, 'host').length > 1;
+}
+
+/** Whether a body of the length that is announced may come. */
+function isWelcome({ headers }: IncomingMessage, { bodyBytes }: RouteRoom): boolean {
+  return bodyBytes === 0 || Number(headers['content-length'] ?? 0) <= bodyBytes;
 }
 
 /** Path and query as sent, and the authority: of an absolute target (RFC 9112 section 3.2.2), else of `Host`. */
@@ -227,7 +301,8 @@ function hostOf(authority: string | null): string {
 
 function answer(response: ServerResponse, code: ErrorCode): void {
   const body = errorBody(code);
-  const closes = code === 'draining' || code === 'bad-request';
+  // Of a request that is not here as a whole nobody knows whether the rest will come.
+  const closes = code === 'draining' || code === 'bad-request' || !response.req.complete;
   response.writeHead(ERRORS[code].status, {
     'Content-Type': 'application/json',
     'Content-Length': Buffer.byteLength(body),
@@ -236,27 +311,37 @@ function answer(response: ServerResponse, code: ErrorCode): void {
   response.end(body);
 }
 
-function rawError(code: ErrorCode, status: number, reason: string): string {
-  const body = errorBody(code);
-  return (
-    `HTTP/1.1 ${status} ${reason}\r\nContent-Type: application/json\r\n` +
-    `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`
-  );
-}
-
-const PARSER_ERRORS: Readonly<Record<string, [ErrorCode, number, string]>> = {
-  HPE_HEADER_OVERFLOW: ['fields-too-large', 431, 'Request Header Fields Too Large'],
-  ERR_HTTP_REQUEST_TIMEOUT: ['bad-request', 408, 'Request Timeout'],
+/** What of Node's complaints still gets an answer. */
+const PARSER_ERRORS: Readonly<Record<string, [ErrorCode, number?]>> = {
+  HPE_HEADER_OVERFLOW: ['fields-too-large'],
+  ERR_HTTP_REQUEST_TIMEOUT: ['bad-request', 408],
 };
 
-/** What Node's parser refused: an answer if none has begun on this connection, then the end of it. */
-function answerClientError(error: NodeJS.ErrnoException, socket: Duplex): void {
-  const response = watchConnection(socket as Socket, () => 0).response;
-  const begun = response?.headersSent === true && !response.writableFinished;
-  if (!socket.writable || begun || error.code === 'ECONNRESET') {
+/** What Node's parser refused: an answer, in its turn, then the end of the connection. */
+function answerClientError(error: NodeJS.ErrnoException, duplex: Duplex): void {
+  const socket = duplex as Socket;
+  const { code = '' } = error;
+  const connection = watchConnection(socket, () => 0);
+  // Bytes after a request that was the last one. Its response is still due.
+  if (code === 'HPE_CLOSED_CONNECTION') return;
+  // The parser goes on complaining for as long as bytes come in.
+  if (connection.broken) return;
+  connection.broken = true;
+  const known = PARSER_ERRORS[code] ?? (code.startsWith('HPE_') ? (['bad-request'] as const) : null);
+  if (known === null || !socket.writable) {
     socket.destroy();
     return;
   }
-  const [code, status, reason] = PARSER_ERRORS[error.code ?? ''] ?? (['bad-request', 400, 'Bad Request'] as const);
-  socket.end(rawError(code, status, reason));
+  const refuse = (): void => endConnection(socket, rawAnswer(...known));
+  const { response, exchanges } = connection;
+  if (response === null || response.writableFinished) {
+    refuse();
+  } else if (response.req.complete) {
+    response.once('close', refuse);
+  } else if (response.headersSent || response.socket === null) {
+    socket.destroy();
+  } else {
+    for (const exchange of exchanges) exchange.connectionClosed();
+    refuse();
+  }
 }

@@ -4,7 +4,7 @@
  */
 import type { Messages, ResponseHead } from '../core/jsonrpc.ts';
 import type { Leg, Session } from '../core/ledger.ts';
-import { duplicateBeforeCursor, duplicateOnLeg, type Owner } from '../core/resolve.ts';
+import { duplicateBeforeCursor, duplicateOnLeg, type Owner, type ResolveOptions } from '../core/resolve.ts';
 import type { Block } from '../core/sse-scanner.ts';
 import { DuplicateFilter } from './duplicates.ts';
 import { resolveOptions } from './resume.ts';
@@ -17,6 +17,8 @@ export interface ReadingOptions {
   readonly leg: Leg;
   /** The owner that a watched exchange continues; duplicates are looked for after its cursor. */
   readonly target: Owner | null;
+  /** What the kernel said when the resume was decided. */
+  readonly kernelOf: ResolveOptions['kernelOf'];
   /** Of the response; empty for none. */
   readonly encoding: string;
   /** Answers are about to be recorded. */
@@ -39,13 +41,13 @@ export class Reading implements TapListener {
     this.#options = options;
     this.leg = leg;
     this.#tap = new Tap(session, leg, encoding, room.tokens.seed, this);
-    const filters = target !== null && this.#tap.isPlain && room.route.dedupe && room.route.mode === 'enforce';
-    this.#filter = filters ? new DuplicateFilter(room.maxHeldBytes) : null;
+    const filters = target !== null && this.#tap.isPlain && room.route.dedupe;
+    this.#filter = filters ? new DuplicateFilter(room.maxHeldBytes, room.route.mode === 'enforce') : null;
   }
 
   /** Blocks may be taken out, so the length of the body is not what upstream said. */
   get filters(): boolean {
-    return this.#filter !== null;
+    return this.#filter?.drops ?? false;
   }
 
   /** Bytes the filter holds back until their block is whole. */
@@ -128,16 +130,12 @@ export class Reading implements TapListener {
   }
 
   #judge(filter: DuplicateFilter, block: Block, answers: readonly ResponseHead[]): 'replayed' | 'terminal' | null {
-    const { room, session, leg, target } = this.#options;
+    const { room, session, leg, target, kernelOf } = this.#options;
+    const options = resolveOptions(room, kernelOf);
     const seen = { key: block.key, length: block.length, answers };
-    const found = filter.inPrefix
-      ? duplicateBeforeCursor(
-          session,
-          target!,
-          seen,
-          resolveOptions(room, () => 'unknown'),
-        )
-      : duplicateOnLeg(leg, seen);
+    // Behind an intermediary no connection proves that the client has anything.
+    const judged = leg.receipt.forwarded ? { ...options, deliveryProof: 'event-id' as const } : options;
+    const found = filter.inPrefix ? duplicateBeforeCursor(session, target!, seen, judged) : duplicateOnLeg(leg, seen);
     if (found === null) return null;
     const drops = filter.droppable && block.length <= room.maxHeldBytes;
     room.observer.duplicate(found, drops ? 'dropped' : 'passed');

@@ -7,6 +7,9 @@ import type { Socket } from 'node:net';
 import { type Fields, firstValue } from '../core/fields.ts';
 import type { Hop } from './upstream.ts';
 
+/** What RFC 9112 section 4 does not allow in a reason phrase; Node refuses to send it. */
+const NOT_IN_REASON = /[^\t\x20-\x7e\x80-\xff]/g;
+
 /** How the exchange ended for the client. */
 export type StreamEnd = 'ended' | 'destroyed' | 'client-left';
 
@@ -31,7 +34,7 @@ export class Relay {
     this.#response = response;
     this.#listener = listener;
     response.on('finish', () => listener.finished());
-    response.on('close', () => this.#close(response.writableFinished ? 'ended' : 'client-left'));
+    response.on('close', () => this.left());
     response.on('drain', () => {
       this.#blocked = false;
       this.#hop?.resume();
@@ -65,20 +68,25 @@ export class Relay {
     const response = this.#response;
     response.sendDate = false;
     this.#bodyAllowed = method !== 'HEAD' && status !== 204 && status !== 304;
-    response.writeHead(status, reason, fields as string[]);
+    response.writeHead(status, reason.replace(NOT_IN_REASON, ''), fields as string[]);
     this.#endsByClose = this.#bodyAllowed && firstValue(fields, 'content-length') === null && !response.chunkedEncoding;
     process.nextTick(() => {
       if (!this.over) response.flushHeaders();
     });
   }
 
-  /** `flushed` is called once the kernel has taken these bytes and all before. */
-  write(piece: Buffer, flushed?: () => void): void {
+  /** `flushed` is called once the kernel has taken these bytes and all before, or with an error. */
+  write(piece: Buffer, flushed?: (error?: Error | null) => void): void {
     if (this.over || !this.#bodyAllowed) return;
     if (!this.#response.write(piece, flushed) && !this.#blocked) {
       this.#blocked = true;
       this.#hop?.pause();
     }
+  }
+
+  /** The client's connection is gone, or has no more use for this response. */
+  left(): void {
+    this.#close(this.#response.writableFinished ? 'ended' : 'client-left');
   }
 
   /** Ends in order. */

@@ -3,7 +3,6 @@
  * the ledger, ask the kernel where that makes a difference, decide.
  */
 import { decide, type Verdict } from '../core/decide.ts';
-import type { ConnectionFacts } from '../core/delivery.ts';
 import { eventKeyOfField, eventKeyOfFieldAsUtf8 } from '../core/event-key.ts';
 import { allValues, type Fields } from '../core/fields.ts';
 import { beginGeneration, forgetExpired, restartedBetween, type Session } from '../core/ledger.ts';
@@ -13,6 +12,7 @@ import {
   type ResolveOptions,
   type ResumeRequest,
   resolveResume,
+  unsettledSince,
 } from '../core/resolve.ts';
 import type { EventKey } from '../core/terms.ts';
 import type { SessionKey } from '../store/store.ts';
@@ -26,7 +26,11 @@ export interface Resume {
   /** Null where it was never seen. */
   readonly session: Session | null;
   readonly cursor: EventKey | null;
+  /** What the kernel said of the connections that results went out on, as far as it was asked. */
+  readonly kernelOf: ResolveOptions['kernelOf'];
 }
+
+const NOT_ASKED: ResolveOptions['kernelOf'] = () => undefined;
 
 /** `key` is null where the request names more than one session; `forwarded`: it came through another intermediary. */
 export async function decideResume(
@@ -42,24 +46,37 @@ export async function decideResume(
     if (!session.anonymous) await noticeRestart(room, session);
     forgetExpired(session, bounds, now());
   }
+  let kernelOf = NOT_ASKED;
   let resolution = resolveResume(request, session, resolveOptions(room));
-  if (resolution.unsettled.length > 0) {
-    const views = await kernel.connections();
-    const kernelOf = (facts: ConnectionFacts) => {
-      const tuple = tupleFor(facts);
-      return tuple === null ? 'unknown' : views(tuple);
-    };
-    resolution = resolveResume(request, session, resolveOptions(room, kernelOf));
+  if (session !== null && kernelMatters(room, request, resolution)) {
+    const since = unsettledSince(session, resolveOptions(room));
+    if (since !== null) {
+      const { viewOf, readAt } = await kernel.connections(since);
+      kernelOf = (facts, flushedAt) => {
+        // What went out while the table was being read is not in it.
+        if (flushedAt > readAt) return undefined;
+        const tuple = tupleFor(facts);
+        return tuple === null ? 'unknown' : viewOf(tuple);
+      };
+      resolution = resolveResume(request, session, resolveOptions(room, kernelOf));
+    }
   }
   const verdict = decide(resolution.facts);
   if (session !== null) noteVerdict(session, resolution, verdict, now());
-  return { verdict, resolution, session, cursor: resolution.cursor };
+  return { verdict, resolution, session, cursor: resolution.cursor, kernelOf };
+}
+
+/** For the verdict, or, where a replay is to come, to know the results in it that the client has already. */
+function kernelMatters({ route }: RouteRoom, request: ResumeRequest, { unsettled, facts }: Resolution): boolean {
+  if (unsettled.length > 0) return true;
+  const findsDuplicates = route.dedupe && route.deliveryProof === 'connection' && !request.forwarded;
+  return findsDuplicates && decide(facts).action === 'forward';
 }
 
 /** What delivery is judged by, now. Without `kernelOf` the kernel has not been asked. */
 export function resolveOptions(
   { route, proofMemory, now }: RouteRoom,
-  kernelOf: ResolveOptions['kernelOf'] = () => undefined,
+  kernelOf: ResolveOptions['kernelOf'] = NOT_ASKED,
 ): ResolveOptions {
   return { unrecorded: route.unrecorded, deliveryProof: route.deliveryProof, proofMemory, now: now(), kernelOf };
 }

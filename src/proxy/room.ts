@@ -26,6 +26,8 @@ export interface RouteRoom {
   readonly keepAlive: number | null;
   /** 0: no limit. */
   readonly bodyBytes: number;
+  /** The listener takes no more connections. */
+  readonly draining: () => boolean;
   /** Monotonic, in ms. */
   readonly now: () => number;
 }

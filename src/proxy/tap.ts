@@ -3,37 +3,26 @@
  * way: what it cannot read, or whatever goes wrong in it, makes it blind for this stream, and forwarding goes on.
  *
  *     upstream ──bytes──┬────────────────> client
- *                       └─> [decoder] ─> scanner ─> messages ─> ledger
+ *                       └─> [decoder] ─> reader ─> ledger
  */
 
 import type { Transform } from 'node:stream';
 import { constants, createBrotliDecompress, createGunzip, createInflate, createInflateRaw } from 'node:zlib';
-import { MessageScanner, type ResponseHead } from '../core/jsonrpc.ts';
-import { type Leg, recordEvent, type Session } from '../core/ledger.ts';
-import { type Block, type BlockSink, SseScanner } from '../core/sse-scanner.ts';
+import { EventReader, type ReaderListener } from '../core/event-reader.ts';
+import type { Leg, Session } from '../core/ledger.ts';
 
-export interface TapListener {
-  /**
-   * A block is complete; `end` is where it ends in the chunk being pushed (meaningless in a decoded stream). Returning
-   * true leaves it out of the ledger.
-   */
-  block(block: Block, answers: readonly ResponseHead[], end: number): boolean;
-  /** Events or answers were recorded while the last bytes were read. */
-  recorded(events: number, answers: readonly ResponseHead[]): void;
+/** Where a block ends in the chunk is meaningless in a decoded stream. */
+export interface TapListener extends ReaderListener {
   blind(cause: string): void;
 }
 
-const LINE_FEED = Uint8Array.of(0x0a);
-const NO_ANSWERS: readonly ResponseHead[] = [];
 /** A decoder that falls behind this far would hold the stream in memory. */
 const MOST_UNDECODED = 1_048_576;
 
-export class Tap implements BlockSink {
+export class Tap {
   readonly #session: Session;
-  readonly #leg: Leg;
   readonly #listener: TapListener;
-  readonly #scanner: SseScanner;
-  readonly #messages = new MessageScanner('responses');
+  readonly #reader: EventReader;
   readonly #encoding: string;
   #decoder: Transform | null = null;
   #blind = false;
@@ -41,10 +30,9 @@ export class Tap implements BlockSink {
   /** `encoding`: the `Content-Encoding` of the response, empty for none. */
   constructor(session: Session, leg: Leg, encoding: string, seed: number, listener: TapListener) {
     this.#session = session;
-    this.#leg = leg;
     this.#listener = listener;
     this.#encoding = encoding.trim().toLowerCase();
-    this.#scanner = new SseScanner(this, seed);
+    this.#reader = new EventReader(session, leg, seed, listener);
     if (!this.isPlain && !(this.#encoding in DECODERS)) this.#goBlind('encoding');
   }
 
@@ -59,16 +47,16 @@ export class Tap implements BlockSink {
 
   /** Bytes of an unfinished block that may become an event. */
   get contentPending(): boolean {
-    return this.#scanner.contentPending;
+    return this.#reader.contentPending;
   }
 
   /** The last byte is inside a block (or a comment) that no blank line has ended yet. */
   get blockOpen(): boolean {
-    return this.#scanner.blockOpen;
+    return this.#reader.blockOpen;
   }
 
   get terminatorPending(): boolean {
-    return this.#scanner.terminatorPending;
+    return this.#reader.terminatorPending;
   }
 
   push(chunk: Buffer): void {
@@ -92,28 +80,9 @@ export class Tap implements BlockSink {
     this.#decoder?.destroy();
   }
 
-  data(bytes: Uint8Array, start: number, end: number): void {
-    this.#messages.push(bytes, start, end);
-  }
-
-  dataBreak(): void {
-    this.#messages.push(LINE_FEED, 0, 1);
-  }
-
-  block(block: Block, end: number): void {
-    let answers = NO_ANSWERS;
-    if (block.hasData) {
-      if (block.isMessage) answers = this.#messages.end().responses;
-      else this.#messages.reset();
-    }
-    if (this.#listener.block(block, answers, end) || !block.isEvent) return;
-    recordEvent(this.#session, this.#leg, block, answers);
-    this.#listener.recorded(1, answers);
-  }
-
   #scan(chunk: Uint8Array): void {
     try {
-      this.#scanner.push(chunk);
+      this.#reader.push(chunk);
     } catch {
       this.#goBlind('failure');
     }

@@ -4,16 +4,26 @@
  * request on every connection.) Node hands over the bare socket as soon as somebody listens for upgrades, so such a
  * request is put back in front of its connection without the field, and parsed again.
  */
-import type { IncomingMessage, Server } from 'node:http';
+import { type ClientRequest, type IncomingMessage, STATUS_CODES } from 'node:http';
+import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import httpProxy from 'http-proxy-3';
-import { allValues, endToEnd } from '../core/fields.ts';
+import { allValues, endToEnd, type Fields, pairs } from '../core/fields.ts';
+import { ERRORS, type ErrorCode, errorBody, GuardError } from '../errors.ts';
+import { endConnection } from './linger.ts';
 
 export interface UpgradeTarget {
   /** Scheme, host and port. */
   readonly origin: string;
+  /** PEM texts. */
   readonly tls: { readonly ca?: string; readonly cert?: string; readonly key?: string };
-  readonly preserveHost: boolean;
+  /** In ms; 0 for none. */
+  readonly connectTimeout: number;
+  /** Path and query, as sent. */
+  readonly path: string;
+  readonly fields: Fields;
+  /** What upstream's fields become on their way to the client, where it answers with something else than an upgrade. */
+  readonly towardClient: (fields: Fields) => Fields;
 }
 
 /** WebSocket and nothing else, on a request that can have no body (RFC 6455 section 4.1). */
@@ -26,35 +36,113 @@ export function hasFraming(request: IncomingMessage): boolean {
   return request.headers['content-length'] !== undefined || request.headers['transfer-encoding'] !== undefined;
 }
 
-export function createUpgrader(): (
-  request: IncomingMessage,
-  socket: Duplex,
-  head: Buffer,
-  target: UpgradeTarget,
-) => void {
-  const proxy = httpProxy.createProxyServer({ ws: true, xfwd: true });
-  return (request, socket, head, target) => {
+/** Takes a client's connection, what came on it after the request, and where it goes. */
+export type Upgrader = (socket: Duplex, head: Buffer, target: UpgradeTarget) => void;
+
+export function createUpgrader(): Upgrader {
+  const proxy = httpProxy.createProxyServer({ ws: true });
+  return (socket, head, target) => {
     const url = new URL(target.origin);
+    const host = url.hostname.replace(/^\[|\]$/g, '');
     const port = url.port === '' ? (url.protocol === 'https:' ? 443 : 80) : Number(url.port);
-    socket.on('error', () => socket.destroy());
     const options = {
-      target: { host: url.hostname.replace(/^\[|\]$/g, ''), port, protocol: url.protocol, ...target.tls },
-      changeOrigin: !target.preserveHost,
-      secure: true,
+      target: { host, port, protocol: url.protocol, ...target.tls },
+      // The name to ask for is upstream's own, whatever `Host` says; none for an address.
+      ssl: { servername: /^[\d.]+$|:/.test(host) ? '' : host },
+      headers: headersOf(target.fields),
     };
-    proxy.ws(request, socket as Parameters<typeof proxy.ws>[1], head, options, () => {
-      if (socket.writable && socket.listenerCount('pipe') === 0) socket.end(BAD_GATEWAY);
-      else socket.destroy();
+    let upgraded = false;
+    const failed = (error: Error): void => {
+      if (upgraded || !socket.writable) socket.destroy();
+      else socket.end(rawAnswer(error instanceof GuardError ? error.code : 'upstream-refused'));
+    };
+    proxy.once('proxyReqWs', (request) => {
+      request.path = target.path;
+      limitConnecting(request, target.connectTimeout);
+      const forget = whenClientLeaves(socket, () => request.destroy());
+      request.once('upgrade', (_, upstream) => {
+        upgraded = true;
+        forget();
+        socket.once('close', () => upstream.destroySoon());
+        upstream.once('close', () => (socket as Socket).destroySoon());
+      });
+      // Not http-proxy-3's way, which knows neither a slow client nor an answer that breaks off.
+      process.nextTick(() => {
+        request.removeAllListeners('response');
+        request.once('response', (answer) => passAnswer(answer, socket, target));
+      });
     });
+    // All that http-proxy-3 may know of the request; what else it would read from it, it would change.
+    const bare = {
+      method: 'GET',
+      url: '/',
+      httpVersion: '1.1',
+      httpVersionMajor: 1,
+      headers: { upgrade: 'websocket' },
+    };
+    proxy.ws(bare as unknown as IncomingMessage, socket as Socket, head, options, failed);
   };
 }
 
-const BAD_GATEWAY =
-  'HTTP/1.1 502 Bad Gateway\r\nContent-Type: application/json\r\nContent-Length: 50\r\nConnection: close\r\n\r\n' +
-  '{"error":"cannot connect to the upstream server"}\n';
+function headersOf(fields: Fields): Record<string, string[]> {
+  const grouped = new Map<string, [string, string[]]>();
+  for (const [name, value] of [...pairs(fields), ['Connection', 'Upgrade'], ['Upgrade', 'websocket']] as const) {
+    const known = grouped.get(name.toLowerCase());
+    if (known === undefined) grouped.set(name.toLowerCase(), [name, [value]]);
+    else known[1].push(value);
+  }
+  return Object.fromEntries(grouped.values());
+}
 
-/** Serves the request again without its `Upgrade`. */
-export function declineUpgrade(server: Server, request: IncomingMessage, socket: Duplex, head: Buffer): void {
+function limitConnecting(request: ClientRequest, timeout: number): void {
+  if (timeout === 0) return;
+  const timer = setTimeout(() => request.destroy(new GuardError('upstream-timeout')), timeout);
+  const clear = (): void => clearTimeout(timer);
+  request.once('socket', (socket) => {
+    socket.once('encrypted' in socket ? 'secureConnect' : 'connect', clear);
+    socket.once('close', clear);
+  });
+  request.once('close', clear);
+}
+
+/** Nobody reads from the client until upstream has answered, so its end has to be looked for. */
+function whenClientLeaves(socket: Duplex, left: () => void): () => void {
+  const look = (): void => void socket.read(0);
+  socket.on('readable', look);
+  socket.once('end', left);
+  socket.once('close', left);
+  return () => {
+    socket.off('readable', look);
+    socket.off('end', left);
+    socket.off('close', left);
+  };
+}
+
+/** Upstream does not upgrade: its answer, then the end of the connection, which is the end of the body too. */
+function passAnswer(answer: IncomingMessage, socket: Duplex, { towardClient }: UpgradeTarget): void {
+  let head = `HTTP/1.1 ${answer.statusCode} ${answer.statusMessage}\r\n`;
+  for (const [name, value] of pairs(towardClient(answer.rawHeaders))) head += `${name}: ${value}\r\n`;
+  socket.write(`${head}Connection: close\r\n\r\n`, 'latin1');
+  answer.on('error', () => {});
+  answer.once('close', () => {
+    if (answer.complete) endConnection(socket, '');
+    else if ('resetAndDestroy' in socket) (socket as Socket).resetAndDestroy();
+    else socket.destroy();
+  });
+  answer.pipe(socket, { end: false });
+}
+
+/** An answer of ours, whole, for a connection that nobody speaks HTTP on any more. */
+export function rawAnswer(code: ErrorCode, status: number = ERRORS[code].status): string {
+  const body = errorBody(code);
+  return (
+    `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\nContent-Type: application/json\r\n` +
+    `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`
+  );
+}
+
+/** Serves the request again without its `Upgrade`. `accept`: as if the connection had just come in. */
+export function declineUpgrade(request: IncomingMessage, socket: Duplex, head: Buffer, accept: () => void): void {
   const fields = endToEnd(request.rawHeaders, NONE);
   // These are hop-by-hop, and this hop is not over yet.
   for (const name of ['transfer-encoding', 'te', 'trailer'] as const) {
@@ -65,7 +153,7 @@ export function declineUpgrade(server: Server, request: IncomingMessage, socket:
   let text = `${request.method} ${request.url} HTTP/${request.httpVersion}\r\n`;
   for (let i = 0; i + 1 < fields.length; i += 2) text += `${fields[i]}: ${fields[i + 1]}\r\n`;
   socket.unshift(Buffer.concat([Buffer.from(`${text}\r\n`, 'latin1'), head]));
-  server.emit('connection', socket);
+  accept();
 }
 
 const NONE: ReadonlySet<string> = new Set();

@@ -39,6 +39,7 @@ export interface UpstreamRequest {
 
 /** What an exchange wants to hear. After `ended` or `failed` nothing follows. */
 export interface UpstreamListener {
+  /** The final response's; `reason` in Latin-1, as the fields are. */
   head(status: number, reason: string, fields: Fields): void;
   data(chunk: Buffer): void;
   ended(): void;
@@ -78,9 +79,10 @@ export class Upstream {
   readonly origin: string;
   readonly authority: string;
   readonly #options: UpstreamOptions;
-  readonly #connect: buildConnector.connector;
+  #connect: buildConnector.connector;
   readonly #idle: Lane[] = [];
   readonly #lanes = new Set<Lane>();
+  readonly #hostname: string;
   readonly #loopbackPort: number | null;
   #incarnation = 1;
   #open = 0;
@@ -96,13 +98,14 @@ export class Upstream {
     this.origin = options.origin;
     this.authority = url.host;
     this.#options = options;
+    this.#hostname = bareHost(url.hostname);
     this.#loopbackPort = options.watchRestarts && isLoopback(url.hostname) ? portOf(url) : null;
-    this.#connect = buildConnector({
-      ...options.tls,
-      timeout: options.connectTimeout,
-      keepAlive: true,
-      keepAliveInitialDelay: KEEP_ALIVE_PROBE,
-    });
+    this.#connect = this.#connector(options.tls);
+  }
+
+  /** For connections opened from now on. */
+  renewTls(tls: UpstreamOptions['tls']): void {
+    this.#connect = this.#connector(tls);
   }
 
   /** Connections open now. */
@@ -161,7 +164,9 @@ export class Upstream {
           path: request.path,
           headers: request.fields as string[],
           body: request.body as Dispatcher.DispatchOptions['body'] & (Buffer | null),
-        },
+          // Not to be taken from `Host`, which a client may choose: for each new one undici would open a new connection.
+          servername: this.#hostname,
+        } as Dispatcher.DispatchOptions,
         exchange,
       );
     } catch (error) {
@@ -174,6 +179,11 @@ export class Upstream {
   close(): void {
     this.#closed = true;
     for (const lane of this.#idle.splice(0)) this.#discard(lane);
+  }
+
+  #connector(tls: UpstreamOptions['tls']): buildConnector.connector {
+    const timeout = this.#options.connectTimeout;
+    return buildConnector({ ...tls, timeout, keepAlive: true, keepAliveInitialDelay: KEEP_ALIVE_PROBE });
   }
 
   #newLane(): Lane {
@@ -207,19 +217,22 @@ export class Upstream {
       queueMicrotask(() => callback(null, ready));
       return;
     }
-    this.#connect(options, (error, socket) => {
+    // Without a name of ours the connector takes the one in upstream's URL, and none where that is an address.
+    this.#connect({ ...options, servername: '' }, (error, socket) => {
       if (error !== null) {
         if (isRefused(error)) this.#refused ??= { survivors: new Set(this.#connections) };
-        callback(error, null);
+        callback(toGuardError(error, 'upstream-refused'), null);
         return;
       }
       const connection: Connection = { identity: NO_IDENTITY, error: null };
       this.#noteConnected(connection, socket);
       lane.connection = connection;
-      this.identify(this.#options.now()).then((identity) => {
-        connection.identity = identity;
-        callback(null, socket);
-      });
+      this.identify(this.#options.now())
+        .then((identity) => {
+          connection.identity = identity;
+        })
+        .catch(() => {})
+        .then(() => callback(null, socket));
     });
   }
 
@@ -248,6 +261,7 @@ class Exchange implements Dispatcher.DispatchHandler, Hop {
   readonly #listener: UpstreamListener;
   readonly #release: (reusable: boolean) => void;
   #controller: Dispatcher.DispatchController | null = null;
+  #status = 0;
   #over = false;
 
   constructor(lane: Lane, listener: UpstreamListener, release: (reusable: boolean) => void) {
@@ -288,10 +302,12 @@ class Exchange implements Dispatcher.DispatchHandler, Hop {
 
   onResponseStart(controller: Dispatcher.DispatchController, status: number, _: unknown, reason = ''): void {
     if (this.#over || status < 200) return;
+    this.#status = status;
     const raw = (controller.rawHeaders ?? []) as readonly (Buffer | string)[];
     this.#listener.head(
       status,
-      reason,
+      // undici reads the reason as UTF-8; of what is not, the bytes are lost.
+      Buffer.from(reason).toString('latin1'),
       raw.map((item) => (typeof item === 'string' ? item : item.toString('latin1'))),
     );
   }
@@ -316,7 +332,10 @@ class Exchange implements Dispatcher.DispatchHandler, Hop {
     if (this.#over) return;
     this.#over = true;
     this.#release(false);
-    this.#listener.failed(toGuardError(error));
+    // A 304 may name the length that a 200 would have (RFC 9110 section 8.6); undici waits for that many bytes.
+    const { code } = error as NodeJS.ErrnoException;
+    if (this.#status === 304 && code === 'UND_ERR_RES_CONTENT_LENGTH_MISMATCH') this.#listener.ended();
+    else this.#listener.failed(toGuardError(error));
   }
 }
 
@@ -348,13 +367,13 @@ function isRefused(error: Error): boolean {
   return codesOf(error).includes('ECONNREFUSED');
 }
 
-function toGuardError(error: Error): GuardError {
+function toGuardError(error: Error, otherwise: ErrorCode = 'upstream-reset'): GuardError {
   if (error instanceof GuardError) return error;
   for (const code of codesOf(error)) {
     const known = CODES[code] ?? (code.startsWith('HPE_') ? 'upstream-bad-head' : undefined);
     if (known !== undefined) return new GuardError(known, error.message, { cause: error });
   }
-  return new GuardError('upstream-reset', error.message, { cause: error });
+  return new GuardError(otherwise, error.message, { cause: error });
 }
 
 function isLoopback(hostname: string): boolean {

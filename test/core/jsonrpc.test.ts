@@ -270,7 +270,7 @@ const WELL_FORMED = [
 ];
 // biome-ignore format: a list
 const MALFORMED = [
-  '', ' ', '\n', '{', '[', '}', ']', '[}', '{]', '[1', '[1,', '[1,]', '[,1]', '[,]', '[1 2]', '[1,,2]', '[]]', '{}}', '{} {}', '1 1', '1,', 
+  '', ' ', '\n', '{', '[', '}', ']', '[}', '{]', '[1', '[1,', '[1,]', '[,1]', '[,]', '[1 2]', '[1,,2]', '[]]', '1],[2', '[]],[]', '{}},{}', '{}}', '{} {}', '1 1', '1,', 
   '{"a"}', '{"a":}', '{"a":1,}', '{,}', '{"a" 1}', '{"a":1 "b":2}', '{"a"::1}', '{1:1}', '{a:1}', "{'a':1}", '{"a":1]', '["a":1]', '[{]}',
   '{"a":1,"b"}', '{"a",1}', '{null:1}', '{[]:1}', ':', ',', '"', '"a', '"a\\', '"\\"', '"\\x"', '"\\u"', '"\\u12"', '"\\u123"', '"\\u123g"',
   '"\\u 123"', '"\\U0041"', '"\\\'"', '"a\nb"', '"\t"', '"\0"', '"\x1f"', '{"a\n":1}', '01', '-', '-01', '-a', '+1', '1.', '.5', '1.e5', '1e', '1e+',
@@ -403,10 +403,10 @@ test('10,000 heads are listed; with one more there is a single request that cann
 });
 
 test('ids up to 1 MiB together are kept, not more', () => {
-  const batch = (count: number): string =>
-    `[${Array.from({ length: count }, () => `{"id":"${'i'.repeat(4094)}","method":"m"}`).join(',')}]`;
-  assert.equal(readText('requests', batch(256)).requests.length, 256);
-  const { wellFormed, requests } = readText('requests', batch(257));
+  const long = `{"id":"${'i'.repeat(4094)}","method":"m"}`;
+  const batch = (more: string): string => `[${`${long},`.repeat(255)}${more}]`;
+  assert.equal(readText('requests', batch(long)).requests.length, 256);
+  const { wellFormed, requests } = readText('requests', batch(`${long},{"id":1,"method":"m"}`));
   assert.deepEqual({ wellFormed, requests }, { wellFormed: false, requests: UNTRACKABLE });
 });
 
@@ -427,6 +427,17 @@ test('an id of 4,096 bytes is tracked, of 4,097 not, be it cut or whole, a strin
       const pieces = Array.from(bytes, (byte) => Uint8Array.of(byte));
       assert.deepEqual(read('requests', ...pieces).requests, [{ key, method: 'm' }]);
     }
+  }
+});
+
+test('an error code is compared by its value, in up to 4,096 bytes', () => {
+  for (const [zeros, is] of [
+    [4096 - '-32601.'.length, true],
+    [4097 - '-32601.'.length, false],
+  ] as const) {
+    const bytes = Buffer.from(`{"id":1,"error":{"code":-32601.${'0'.repeat(zeros)}}}`);
+    assert.equal(read('responses', bytes).methodNotFound, is);
+    assert.equal(read('responses', bytes.subarray(0, 1000), bytes.subarray(1000)).methodNotFound, is);
   }
 });
 

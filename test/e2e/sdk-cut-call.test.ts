@@ -85,4 +85,29 @@ describe('calls cut before their result', { concurrency: 8 }, () => {
       }
     }
   }
+
+  for (const clientVersion of CLIENTS) {
+    test(`proxy: a call of a ${clientVersion} client pending over a restart of the proxy gets its result, for nothing is known against its cursor`, async (t) => {
+      const server = await startSdkServer('1.32');
+      t.after(() => server.close());
+      const first = await take(t, {}, server.url);
+      const client = await connectSdk(clientVersion, first.url);
+      t.after(() => client.close());
+      const progress: number[] = [];
+      const onprogress = (at: { progress: number }): void => void progress.push(at.progress);
+      const call = client.callTool('gate', {}, { timeout: 15_000, onprogress });
+      await eventually('the first progress', () => progress.length === 1);
+      await first.close();
+      const second = await take(t, { listen: new URL(first.url).host }, server.url);
+      await eventually('the client to come back', () => server.resumes().length === 1, 8_000);
+      server.openGate('the result');
+      assert.equal(await within('the result', call, 10_000), 'the result');
+      assert.deepEqual(progress, [1]);
+      assert.deepEqual(Object.fromEntries(server.runs), { gate: 1 });
+      await client.close();
+      await eventually('the decision', () => second.decisions().length > 0);
+      assert.match(second.decisions()[0]!, /^(session|cursor)-unrecorded replayed/);
+      assert.equal(second.url, first.url);
+    });
+  }
 });

@@ -201,12 +201,16 @@ function expected(binary: string, mode: 'requests' | 'responses'): Messages {
   return { wellFormed: true, requests, responses, methodNotFound } as unknown as Messages;
 }
 
+/** What may stand around a piece in its buffer: bytes that would end a string, and bytes that would go on with it. */
+const AROUND = [Buffer.from('"}\\,0'), Buffer.from('xxxxx')];
+
 /** Reads `bytes` in pieces, cut at the given thousandths of the length, each piece in the middle of other bytes. */
 function read(scanner: MessageScanner, bytes: Buffer, cuts: readonly number[]): Messages {
   const at = [0, ...cuts.map((cut) => Math.floor((cut * bytes.length) / 1000)).sort((a, b) => a - b), bytes.length];
   for (const [n, from] of at.slice(0, -1).entries()) {
     const piece = bytes.subarray(from, at[n + 1]);
-    scanner.push(Buffer.concat([Buffer.from('"}\\,'), piece, Buffer.from('"\\}]0')]), 4, 4 + piece.length);
+    const around = AROUND[(n + bytes.length) % 2]!;
+    scanner.push(Buffer.concat([around, piece, around]), around.length, around.length + piece.length);
   }
   return scanner.end();
 }

@@ -9,7 +9,7 @@ import { type Handler, startUpstream, type Upstream } from './upstream.ts';
 import { within } from './waiting.ts';
 
 export interface GuardOptions {
-  /** Keys of a configuration file, over the defaults of these tests. */
+  /** Keys of a configuration file, over the defaults of these tests. With `routes` there is no `upstream.url`. */
   readonly file?: ConfigFile;
   /** Keys of `upstream` in the file, beside the URL. */
   readonly upstreamFile?: ConfigFile['upstream'];
@@ -97,6 +97,6 @@ function testConfig(url: string, { file = {}, upstreamFile = {} }: GuardOptions)
     replayHold: '200ms',
     drainTimeout: '100ms',
     ...file,
-    upstream: { url, ...upstreamFile },
+    upstream: { ...(file.routes === undefined ? { url } : {}), ...upstreamFile },
   });
 }

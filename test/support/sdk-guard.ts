@@ -12,6 +12,8 @@ export interface SdkGuard {
   decisions(): string[];
   /** Log lines of level warn and above. */
   warnings(): LogLine[];
+  /** Ends the proxy before the test does. */
+  close(): Promise<void>;
 }
 
 export type LogLine = Readonly<Record<string, unknown>> & { readonly level: number };
@@ -27,7 +29,8 @@ export async function startSdkGuard(t: TestContext, upstream: string, file: Conf
     upstream: { ...file.upstream, url: upstream },
   });
   const proxy = await startProxy(config, { logger });
-  t.after(() => within('the proxy to close', proxy.close(), 10_000));
+  const close = (): Promise<void> => within('the proxy to close', proxy.close(), 10_000);
+  t.after(close);
   const url = new URL(upstream);
   url.host = new URL(proxy.url).host;
   return {
@@ -37,6 +40,7 @@ export async function startSdkGuard(t: TestContext, upstream: string, file: Conf
         .filter(({ rule }) => typeof rule === 'string' && rule !== 'not-a-resume')
         .map(({ rule, outcome }) => (outcome === undefined ? String(rule) : `${rule} ${outcome}`)),
     warnings: () => lines.filter(({ level }) => level >= 40),
+    close,
   };
 }
 
@@ -45,6 +49,6 @@ export type Way = 'direct' | ConfigFile;
 
 /** The URL to hand to a client. `decisions` is empty on the direct way. */
 export async function take(t: TestContext, way: Way, upstream: string): Promise<SdkGuard> {
-  if (way === 'direct') return { url: upstream, decisions: () => [], warnings: () => [] };
+  if (way === 'direct') return { url: upstream, decisions: () => [], warnings: () => [], close: async () => {} };
   return startSdkGuard(t, upstream, way);
 }

@@ -31,7 +31,10 @@ async function startGuard(upstream: string): Promise<{ url: string; process: Chi
 
 const target = new URL(process.argv[2] ?? '');
 const guard = process.env['E2E_GUARD'] === '1' ? await startGuard(target.href) : undefined;
-if (guard !== undefined) target.host = new URL(guard.url).host;
+if (guard !== undefined) {
+  target.host = new URL(guard.url).host;
+  console.log('through the proxy');
+}
 try {
   const client = await connectSdk('1.32', target.href);
   const tools = await client.listTools();
