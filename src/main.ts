@@ -3,15 +3,16 @@ import { readFileSync } from 'node:fs';
 import { isIPv6 } from 'node:net';
 import type { Config, Route } from './config.ts';
 import { GuardError } from './errors.ts';
-import { Admin } from './ops/admin.ts';
+import { Admin, type SessionView } from './ops/admin.ts';
 import { exchangeLog } from './ops/exchange-log.ts';
+import { History } from './ops/history.ts';
 import { createLogger, type Logger, limited } from './ops/logger.ts';
 import { createMetrics } from './ops/metrics.ts';
 import { type AccessLists, hostAllowed, isLoopbackName } from './proxy/access.ts';
 import { kernelTables } from './proxy/kernel.ts';
 import { Listener, type ListenerOptions } from './proxy/listener.ts';
 import type { RouteRoom } from './proxy/room.ts';
-import { createTokens } from './proxy/tokens.ts';
+import { createTokens, type Tokens } from './proxy/tokens.ts';
 import { Upstream } from './proxy/upstream.ts';
 import type { Observer } from './report.ts';
 import { MemoryStore } from './store/memory.ts';
@@ -42,7 +43,8 @@ export async function startProxy(config: Config, options: StartOptions = {}): Pr
   const bounds = { ...config.bounds, sessionMemory: config.sessionMemory };
   const store = new MemoryStore(bounds);
   const metrics = createMetrics({ sessions: () => store.counts.sessions, storeErrors: () => 0 });
-  const observer = both(metrics.observer, exchangeLog(logger, now));
+  const history = new History(Date.now);
+  const observer = all(metrics.observer, exchangeLog(logger, now), history.observer);
   const upstreams = new Map<string, Upstream>();
   let current = config;
 
@@ -101,6 +103,7 @@ export async function startProxy(config: Config, options: StartOptions = {}): Pr
   const listener = new Listener(listenerOptions(config));
   const bound = await bind(listener, config.listen, false, logger);
   let draining = false;
+  const readiness = () => ({ ready: !draining, reasons: draining ? ['draining'] : [] });
   let admin: Admin | null = null;
   let adminUrl: string | null = null;
   if (config.admin.listen !== null) {
@@ -109,7 +112,21 @@ export async function startProxy(config: Config, options: StartOptions = {}): Pr
     admin = new Admin({
       registry: metrics.registry,
       hostAllowed: (authority) => hostAllowed({ hosts: loopback ? 'loopback' : null, origins: null }, authority),
-      readiness: () => ({ ready: !draining, reasons: draining ? ['draining'] : [] }),
+      readiness,
+      history,
+      sessions: () => sessionViews(store, tokens),
+      config: () => masked(current),
+      overview: () => ({
+        ...readiness(),
+        mode: current.mode,
+        upstreams: [...upstreams].map(([route, { origin, reachable, connections }]) => ({
+          route,
+          origin,
+          reachable,
+          connections,
+        })),
+      }),
+      access: loopback || config.admin.open ? { open: true } : { open: false, token: config.admin.token ?? null },
     });
     try {
       adminUrl = urlOf('http', await bind(admin, listen, isDefault, logger));
@@ -196,15 +213,45 @@ function refusedLog(logger: Logger, now: () => number): ListenerOptions['refused
   return (code) => warn({ error: code }, `a request was refused: ${code}`);
 }
 
-/** Tells two observers everything. */
-function both(one: Observer, other: Partial<Observer>): Observer {
-  const out = { ...one } as Record<string, (...args: unknown[]) => void>;
-  for (const [name, second] of Object.entries(other) as [string, (...args: unknown[]) => void][]) {
-    const first = out[name]!;
-    out[name] = (...args) => {
-      first(...args);
-      second(...args);
-    };
+/** Tells several observers everything. */
+function all(first: Observer, ...others: readonly Partial<Observer>[]): Observer {
+  type Call = (...args: unknown[]) => void;
+  const out = { ...first } as unknown as Record<string, Call>;
+  for (const other of others) {
+    for (const [name, call] of Object.entries(other) as [string, Call][]) {
+      const earlier = out[name]!;
+      out[name] = (...args) => {
+        earlier(...args);
+        call(...args);
+      };
+    }
   }
   return out as unknown as Observer;
+}
+
+function* sessionViews(store: MemoryStore, tokens: Tokens): Iterable<SessionView> {
+  for (const [key, session] of store.entries()) {
+    const [route = '', sessionId = ''] = key.split('\n');
+    let openRequests = 0;
+    for (const { requests } of session.streams) {
+      for (const answer of requests.values()) if (answer === null) openRequests += 1;
+    }
+    yield {
+      session: session.anonymous ? null : tokens.shown(sessionId),
+      route,
+      generation: session.generation,
+      ended: session.endedAt !== null,
+      streams: session.streams.size,
+      openRequests,
+      listening: session.listening,
+      bytes: session.bytes,
+    };
+  }
+}
+
+/** The configuration for `/api/config`: durations in ms, sizes in bytes, no secret. */
+function masked(config: Config): object {
+  const { token, ...admin } = config.admin;
+  const store = config.store.replace(/\/\/[^@/]*@/, '//***@');
+  return { ...config, store, admin: { ...admin, ...(token === undefined ? {} : { token: '***' }) } };
 }

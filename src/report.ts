@@ -6,6 +6,8 @@ import type { Duplicate, Proof } from './core/resolve.ts';
 import type { ErrorCode } from './errors.ts';
 
 export interface ExchangeReport {
+  /** Counts exchanges of this process. */
+  readonly id: number;
   readonly method: string;
   /** Without query. */
   readonly path: string;
@@ -27,8 +29,13 @@ export interface ExchangeReport {
   readonly cursor: () => string | null;
   /** A failure of ours or of upstream's. */
   readonly error: ErrorCode | null;
-  readonly clientLeft: boolean;
+  /** `open` in a decision that is reported while its exchange goes on. */
+  readonly end: 'open' | 'ended' | 'destroyed' | 'client-left';
+  /** The stream it was an exchange of: its number within the session, and its kind. */
+  readonly stream: { readonly ordinal: number; readonly kind: StreamKindLabel } | null;
   readonly events: number;
+  /** Terminal events. */
+  readonly answers: number;
   /** In ms: until upstream's head, until the first body byte went out, until the end; null where it did not happen. */
   readonly headAfter: number | null;
   readonly firstByteAfter: number | null;
@@ -37,15 +44,28 @@ export interface ExchangeReport {
 
 export type StreamKindLabel = 'request' | 'standalone' | 'placeholder';
 
+/** An exchange whose answer is an event stream that is being read. */
+export interface OpenedStream {
+  /** Of the exchange. */
+  readonly id: number;
+  readonly ordinal: number;
+  readonly kind: StreamKindLabel;
+  /** Keyed hash. */
+  readonly session: () => string | null;
+}
+
 /** Where the proxy tells what happens as it happens. Every call is cheap; nothing is returned. */
 export interface Observer {
+  /** A resume was decided, and what came of it is known; its exchange may go on for hours. */
+  decided(report: ExchangeReport): void;
+  /** An exchange is over. */
   exchange(report: ExchangeReport): void;
   events(count: number): void;
   terminal(kind: 'result' | 'error'): void;
   duplicate(kind: Duplicate, action: 'dropped' | 'passed'): void;
   blind(cause: string): void;
-  streamOpened(kind: StreamKindLabel): void;
-  streamClosed(kind: StreamKindLabel): void;
+  streamOpened(stream: OpenedStream): void;
+  streamClosed(stream: OpenedStream): void;
   generation(cause: 'initialize' | 'restart' | 'instance'): void;
   lateEmpty(): void;
   instanceAlternates(route: string): void;

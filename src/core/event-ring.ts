@@ -112,6 +112,12 @@ export class EventRing {
     return found as Position | null;
   }
 
+  /** Leaves a trace of an ID that may have been this stream's, as if it had been dropped. */
+  trace(key: EventKey): void {
+    this.#dropped ??= new KeyFilter();
+    this.#dropped.add(key);
+  }
+
   /** Whether an ID that this ring no longer holds may have been this one. */
   mayHaveDropped(key: EventKey): boolean {
     return this.#dropped?.mayHave(key) ?? false;

@@ -67,9 +67,22 @@ export interface Stream {
   idleSince: Millis;
 }
 
+/**
+ * What a cursor may mean beside the stream that its resume continues, and nobody but upstream can tell: other streams
+ * of the session that are not delivered, or one that is forgotten.
+ */
+export interface Rivals {
+  readonly streams: readonly Stream[];
+  readonly forgotten: boolean;
+}
+
+export const NO_RIVALS: Rivals = { streams: [], forgotten: false };
+
 /** One HTTP exchange on a stream. */
 export interface Leg {
   readonly stream: Stream;
+  /** Its events may be theirs as well. */
+  readonly rivals: Rivals;
   /** It continues the stream after a cursor: known events keep their positions. */
   readonly resumed: boolean;
   readonly receipt: Receipt;
@@ -259,10 +272,11 @@ export function isFinished(stream: Stream): boolean {
   return true;
 }
 
-export function openLeg(stream: Stream, resumed: boolean, receipt: Receipt): Leg {
+export function openLeg(stream: Stream, resumed: boolean, receipt: Receipt, rivals: Rivals = NO_RIVALS): Leg {
   stream.openLegs += 1;
   const terminals = resumed ? new Map<RequestKey, EventKey>() : null;
-  return { stream, resumed, receipt, events: 0, terminals, sawRetry: false, sawTerminal: false, listening: false };
+  const nothing = { events: 0, sawRetry: false, sawTerminal: false, listening: false };
+  return { stream, rivals, resumed, receipt, terminals, ...nothing };
 }
 
 /**
@@ -327,6 +341,7 @@ export function recordEvent(session: Session, leg: Leg, event: SeenEvent, answer
     stream.mark = position;
     if (event.key !== null) rememberId(session, stream, event.key, position, event.length);
   }
+  if (event.key !== null) traceId(session, leg.rivals, event.key);
   for (const answer of answers) {
     if (leg.terminals !== null && event.key !== null) {
       leg.terminals.set(answer.key, event.key);
@@ -354,6 +369,17 @@ function rememberId(session: Session, stream: Stream, key: EventKey, position: P
   if (session.streams.has(stream)) session.bytes += stream.ring.bytes - before;
   // A stream that was forgotten while it runs goes on to leave its trace.
   else if (stream.generation === session.generation) session.forgotten?.addLate(key);
+}
+
+/** Nobody may conclude from an ID alone that it is not a rival's. */
+function traceId(session: Session, rivals: Rivals, key: EventKey): void {
+  if (rivals.forgotten) session.forgotten?.addLate(key);
+  for (const stream of rivals.streams) {
+    const before = stream.ring.bytes;
+    stream.ring.trace(key);
+    if (session.streams.has(stream)) session.bytes += stream.ring.bytes - before;
+    else if (stream.generation === session.generation) session.forgotten?.addLate(key);
+  }
 }
 
 /**
@@ -420,7 +446,8 @@ function forgetStream(session: Session, stream: Stream, bounds: LedgerBounds, no
 function isDeliveredForSure(stream: Stream, now: Millis): boolean {
   if (!isFinished(stream)) return false;
   for (const answer of stream.requests.values()) {
-    if (!answer?.receipts.some((receipt) => proveByConnection(receipt, now, 'unknown') === 'proven')) return false;
+    // Nobody asks the kernel here, so what depends on it is not sure.
+    if (!answer?.receipts.some((receipt) => proveByConnection(receipt, now, undefined) === 'proven')) return false;
   }
   return true;
 }

@@ -6,6 +6,7 @@
  * the pending request, which every SDK understands at once; it needs to know that request's id.
  */
 import type { RuleName } from './decide.ts';
+import { carriedOver, type Fields } from './fields.ts';
 import { idTextOf } from './jsonrpc.ts';
 import type { Millis, RequestKey } from './terms.ts';
 
@@ -135,4 +136,38 @@ export function refusalEvent(rule: RefusalRule, pending: RequestKey, mintedId: s
 export function proxyStatus(details: RefusalRule | RuleName, received: number | null): string {
   const asked = received === null ? '' : ` received-status=${received};`;
   return `mcp-resume-guard;${asked} details="${details}"`;
+}
+
+/** A refusal as an HTTP message. */
+export interface RefusalAnswer {
+  readonly status: number;
+  /** Without `Content-Length`. */
+  readonly fields: string[];
+  readonly body: string;
+}
+
+export interface AnswerOptions {
+  /** The operator's statuses. */
+  readonly refusals: Readonly<Partial<Record<RefusalRule, number>>>;
+  readonly proxyStatus: boolean;
+  /** A new event ID of ours. */
+  readonly mint: () => string;
+}
+
+/** `upstream` is the answer that is replaced, or null where upstream was not asked; then `cors` takes its part. */
+export function refusalAnswer(
+  context: RefusalContext,
+  options: AnswerOptions,
+  upstream: { readonly status: number; readonly fields: Fields } | null,
+  cors: Fields,
+): RefusalAnswer {
+  const { rule, pending } = context;
+  const asEvent = refusalForm(context) === 'event' && pending !== null;
+  const status = asEvent ? 200 : refusalStatus(context, options.refusals);
+  const body = asEvent ? refusalEvent(rule, pending, options.mint()) : refusalBody(rule);
+  const fields = ['Content-Type', asEvent ? 'text/event-stream' : 'application/json', 'Cache-Control', 'no-store'];
+  if (status === 405) fields.push('Allow', 'POST, DELETE');
+  if (options.proxyStatus) fields.push('Proxy-Status', proxyStatus(rule, upstream?.status ?? null));
+  fields.push(...(upstream === null ? cors : carriedOver(upstream.fields)));
+  return { status, fields, body: status === 204 ? '' : body };
 }

@@ -14,8 +14,10 @@ import {
   isFinished,
   type LedgerBounds,
   type Leg,
+  NO_RIVALS,
   noteOf,
   openStream,
+  type Rivals,
   type Session,
   type Stream,
 } from './ledger.ts';
@@ -52,6 +54,10 @@ export interface Owner {
   readonly stream: Stream;
   /** The cursor's last position on this stream. */
   readonly position: Position;
+  /** Its first, or 0 where that may be forgotten: what is at or before it is what the client has for certain. */
+  readonly first: Position;
+  /** What else the cursor may mean, where a resume continues this one. */
+  readonly rivals: Rivals;
   readonly state: OwnerFacts['state'];
   readonly proof: Proof | null;
 }
@@ -84,10 +90,13 @@ export function resolveResume(request: ResumeRequest, session: Session | null, o
   for (const [stream, sighting] of sightings) {
     if (current && stream.generation !== generation) continue;
     const { state, proof } = stateOf(stream, sightings, request.forwarded, options, unsettled);
-    owners.push({ stream, position: sighting.last, state, proof });
+    owners.push({ stream, position: sighting.last, first: sighting.first, rivals: NO_RIVALS, state, proof });
   }
-  const ownerForgotten =
-    session !== null && cursor !== null && mayBeForgotten(session, cursor, sightings, request, options, unsettled);
+  const forgotten =
+    session === null || cursor === null
+      ? NO_RIVALS
+      : forgottenOwners(session, cursor, sightings, request, options, unsettled);
+  const ownerForgotten = forgotten.forgotten || forgotten.streams.length > 0;
 
   let target: Owner | null = null;
   for (const owner of owners) {
@@ -124,8 +133,9 @@ export function resolveResume(request: ResumeRequest, session: Session | null, o
   return {
     facts,
     cursor,
-    owners,
-    target,
+    // A delivered stream is none that a resume of a forgotten one could continue.
+    owners: target === null && ownerForgotten ? [] : owners,
+    target: target === null ? null : { ...target, rivals: rivalsOf(target, owners, forgotten) },
     proof: delivered ? (byConnection ? 'connection' : 'event-id') : null,
     unsettled: unsettled.map(({ connection }) => connection),
   };
@@ -200,22 +210,27 @@ export function unsettledSince(session: Session, options: ResolveOptions): Milli
   return since;
 }
 
-/** Could a stream that was open when this ID was dropped own the cursor as well? */
-function mayBeForgotten(
+function rivalsOf(target: Owner, owners: readonly Owner[], { streams, forgotten }: Rivals): Rivals {
+  const others = owners.filter((owner) => owner.state !== 'delivered' && owner !== target);
+  return { streams: [...streams, ...others.map(({ stream }) => stream)], forgotten };
+}
+
+/** Which streams that were open when this ID was dropped may own the cursor as well? */
+function forgottenOwners(
   session: Session,
   cursor: EventKey,
   sightings: Sightings,
   request: ResumeRequest,
   options: ResolveOptions,
   unsettled: Receipt[],
-): boolean {
-  if (session.forgotten?.mayHave(cursor)) return true;
+): Rivals {
+  const streams: Stream[] = [];
   for (const stream of session.streams) {
     if (sightings.has(stream) || stream.generation !== session.generation) continue;
     if (!stream.ring.mayHaveDropped(cursor)) continue;
-    if (stateOf(stream, sightings, request.forwarded, options, unsettled).state !== 'delivered') return true;
+    if (stateOf(stream, sightings, request.forwarded, options, unsettled).state !== 'delivered') streams.push(stream);
   }
-  return false;
+  return { streams, forgotten: session.forgotten?.mayHave(cursor) ?? false };
 }
 
 function isBelowFloor({ stream, position }: Owner): boolean {
@@ -300,7 +315,7 @@ export function placeholderFor(session: Session, cursor: EventKey, bounds: Ledge
   const stream = openStream(session, 'placeholder', bounds, now);
   stream.mark = 1 as Position;
   stream.ring.add(cursor, stream.mark, 0);
-  return { stream, position: stream.mark, state: 'open', proof: null };
+  return { stream, position: stream.mark, first: stream.mark, rivals: NO_RIVALS, state: 'open', proof: null };
 }
 
 const LATE_EMPTIES = 10;
@@ -351,7 +366,8 @@ export interface SeenBlock {
 
 /**
  * Before the first block past the cursor: is this one the cursor's event or an earlier one (inclusive replay), or the
- * terminal event of a request that is delivered? The first answer to an open request never is, whatever its ID.
+ * terminal event of a request that is delivered? The first answer to an open request never is, whatever its ID. Where
+ * upstream may be replaying another stream, nothing that looks alike is a repetition.
  */
 export function duplicateBeforeCursor(
   session: Session,
@@ -359,14 +375,25 @@ export function duplicateBeforeCursor(
   block: SeenBlock,
   options: ResolveOptions,
 ): Duplicate | null {
-  const { stream, position } = target;
+  const { stream, first, rivals } = target;
   if (block.key === null || block.answers.some(({ key }) => stream.requests.get(key) === null)) return null;
-  if (stream.generation === session.generation) {
+  if (stream.generation === session.generation && rivals.streams.length === 0 && !rivals.forgotten) {
     const seen = stream.ring.findEqual(block.key, block.length);
-    if (seen !== null && seen <= position) return 'replayed';
+    if (seen !== null && seen <= first && cameBefore(session, target, block)) return 'replayed';
   }
   if (block.answers.length === 0) return null;
   return block.answers.every(({ key }) => isDeliveredAnswer(session, stream, key, block, options)) ? 'terminal' : null;
+}
+
+/** The answers in it are those that came with this event then: one ID may stand for several. */
+function cameBefore(session: Session, { stream, first }: Owner, block: SeenBlock): boolean {
+  const isIt = (answer: Answer | null | undefined): boolean =>
+    answer?.on === stream && answer.key === block.key && answer.length === block.length && answer.position <= first;
+  return block.answers.every(({ key }) =>
+    stream.requests.has(key)
+      ? isIt(stream.requests.get(key))
+      : [...session.streams].some(({ requests }) => isIt(requests.get(key))),
+  );
 }
 
 function isDeliveredAnswer(

@@ -1,4 +1,7 @@
-/** One line for each exchange (behaviour.md section 11): decisions at `info`, failures at `warn`, the rest at `debug`. */
+/**
+ * One line for each decision at `info`, as soon as it is known (behaviour.md section 11), and one for each exchange at its
+ * end: at `warn` where it failed, else at `debug`.
+ */
 import type { ExchangeReport, Observer } from '../report.ts';
 import { type Logger, limited } from './logger.ts';
 
@@ -8,11 +11,14 @@ export function exchangeLog(logger: Logger, now: () => number): Partial<Observer
   const blind = limited(logger, 'tap-blind', REPEAT, now);
   const alternates = limited(logger, 'instance-alternates', REPEAT, now);
   return {
+    decided(report) {
+      if (report.rule !== 'not-a-resume') logger.info({ event: 'decision', ...fieldsOf(report) }, 'decision');
+    },
     exchange(report) {
-      const decided = report.rule !== null && report.rule !== 'not-a-resume';
-      const level = report.error !== null ? 'warn' : decided ? 'info' : 'debug';
+      const level = report.error === null ? 'debug' : 'warn';
       if (!logger.isLevelEnabled(level)) return;
-      logger[level](fieldsOf(report), report.error === null ? 'exchange' : `exchange failed: ${report.error}`);
+      const message = report.error === null ? 'exchange' : `exchange failed: ${report.error}`;
+      logger[level]({ event: 'exchange', ...fieldsOf(report) }, message);
     },
     blind: (cause) => blind({ cause }, 'an event stream cannot be read; it passes unread'),
     instanceAlternates: (route) =>
@@ -25,7 +31,6 @@ const absent = <T>(value: T | null): T | undefined => value ?? undefined;
 
 function fieldsOf(report: ExchangeReport): object {
   return {
-    event: 'exchange',
     method: report.method,
     path: report.path,
     route: report.route,
@@ -39,7 +44,7 @@ function fieldsOf(report: ExchangeReport): object {
     session: absent(report.session()),
     cursor: absent(report.cursor()),
     error: absent(report.error),
-    clientLeft: report.clientLeft || undefined,
+    clientLeft: report.end === 'client-left' || undefined,
     events: report.events,
     headMs: round(report.headAfter),
     firstByteMs: round(report.firstByteAfter),

@@ -80,12 +80,14 @@ export function createMetrics(gauges: Gauges): Metrics {
   void storeErrors;
 
   const observer: Observer = {
-    exchange(report: ExchangeReport) {
-      exchangeSeconds.observe(report.duration / 1_000);
-      if (report.firstByteAfter !== null) firstByteSeconds.observe(report.firstByteAfter / 1_000);
+    decided(report: ExchangeReport) {
       if (report.rule !== null && report.verdict !== null) resumes.inc({ verdict: report.verdict, rule: report.rule });
       if (report.outcome !== null) replays.inc({ outcome: report.outcome });
       if (report.verdict === 'refuse' && report.rule !== null && ABSORBED.has(report.rule)) absorbed.inc();
+    },
+    exchange(report: ExchangeReport) {
+      exchangeSeconds.observe(report.duration / 1_000);
+      if (report.firstByteAfter !== null) firstByteSeconds.observe(report.firstByteAfter / 1_000);
     },
     events(count) {
       events += count;
@@ -93,8 +95,8 @@ export function createMetrics(gauges: Gauges): Metrics {
     terminal: (kind) => terminals.inc({ kind }),
     duplicate: (kind, action) => duplicates.inc({ kind, action }),
     blind: (cause) => blind.inc({ cause }),
-    streamOpened: (kind) => streams.inc({ kind }),
-    streamClosed: (kind) => streams.dec({ kind }),
+    streamOpened: ({ kind }) => streams.inc({ kind }),
+    streamClosed: ({ kind }) => streams.dec({ kind }),
     generation: (cause) => generations.inc({ cause }),
     lateEmpty: () => replays.inc({ outcome: 'late-empty' }),
     instanceAlternates: () => {},

@@ -36,13 +36,14 @@ import { proxyStatus, type RefusalRule, refusalForm, wantsConnectionLost } from 
 import type { Outcome } from '../core/replay.ts';
 import { noteStrip, type Owner, placeholderFor, settleLateEmpty, settleReplay, settleStrip } from '../core/resolve.ts';
 import { type ErrorCode, errorBody, GuardError } from '../errors.ts';
+import type { ExchangeReport, OpenedStream } from '../report.ts';
 import { RequestBody } from './body.ts';
 import type { ClientConnection } from './connection.ts';
 import { KeepAlive } from './keep-alive.ts';
 import { Learning } from './learning.ts';
 import { Reading } from './reading.ts';
 import { agentOf, refusalAnswer, refusalContext } from './refuse.ts';
-import { Relay, type StreamEnd } from './relay.ts';
+import { Relay, type StreamEnd, TAP } from './relay.ts';
 import { decideResume, type Resume } from './resume.ts';
 import type { RouteRoom } from './room.ts';
 import type { Hop, UpstreamListener } from './upstream.ts';
@@ -72,7 +73,10 @@ interface Head {
 const NOTHING: ReadonlySet<string> = new Set();
 const LENGTH: ReadonlySet<string> = new Set(['content-length']);
 
+let exchanges = 0;
+
 export class Exchange implements UpstreamListener {
+  readonly #id = ++exchanges;
   readonly #room: RouteRoom;
   readonly #in: Incoming;
   readonly #method: string;
@@ -103,6 +107,8 @@ export class Exchange implements UpstreamListener {
   #honoured = false;
   #filterTimer: NodeJS.Timeout | null = null;
   #keepAlive: KeepAlive | null = null;
+  #opened: OpenedStream | null = null;
+  #decisionReported = false;
   #status = 0;
   #refusal: RefusalRule | null = null;
   #error: ErrorCode | null = null;
@@ -158,13 +164,16 @@ export class Exchange implements UpstreamListener {
     const enforces = this.#room.route.mode === 'enforce';
     if (verdict.action === 'refuse') {
       const rule = verdict.rule as RefusalRule;
-      this.#refusal = rule;
       const context = refusalContext(this.#room, this.#fields, rule, session, cursor, resolution.owners);
-      if (enforces && refusalForm(context) !== 'upstream') {
-        const origin = firstValue(this.#fields, 'origin');
-        const cors = (origin !== null && session?.cors.get(origin)) || [];
-        this.#answer(refusalAnswer(this.#room, context, null, cors));
-        return;
+      if (enforces && refusalForm(context) === 'upstream') {
+        // Not refused, then, and not counted as that.
+        this.#resume = { ...resume, verdict: { ...verdict, action: 'forward' } };
+      } else {
+        this.#refusal = rule;
+        if (enforces) {
+          this.#answer(refusalAnswer(this.#room, context, null, this.#rememberedCors(session)));
+          return;
+        }
       }
     }
     const strips = verdict.action === 'strip';
@@ -175,11 +184,18 @@ export class Exchange implements UpstreamListener {
     this.#send(strips && enforces);
   }
 
+  /** What upstream last sent to this `Origin` in the session, for an answer that upstream has no part in. */
+  #rememberedCors(session: Session | null): readonly string[] {
+    const origin = firstValue(this.#fields, 'origin');
+    return (origin !== null && session?.cors.get(origin)) || [];
+  }
+
   #answer({ status, fields, body }: { status: number; fields: readonly string[]; body: string }): void {
     this.#status = status;
     if (this.#room.draining()) this.#in.response.shouldKeepAlive = false;
     this.#relay.head(status, STATUS_CODES[status] ?? '', fields, this.#method);
     this.#relay.end(body);
+    this.#reportDecision();
   }
 
   // Toward upstream.
@@ -305,6 +321,7 @@ export class Exchange implements UpstreamListener {
     if (this.#room.draining()) this.#in.response.shouldKeepAlive = false;
     this.#relay.head(head.status, head.reason, this.#towardClient(head), this.#method);
     this.#write(this.#watch?.take() ?? [], this.#heldAnswers);
+    this.#reportDecision();
     const { keepAlive, now } = this.#room;
     const { chunkedEncoding } = this.#in.response;
     if (keepAlive !== null && chunkedEncoding && this.#reading !== null) {
@@ -371,7 +388,8 @@ export class Exchange implements UpstreamListener {
     }
     startListening(session, this.#leg);
     this.#learning?.isStream();
-    this.#room.observer.streamOpened(stream.kind);
+    this.#opened = { id: this.#id, ordinal: stream.ordinal, kind: stream.kind, session: this.#shownSession };
+    this.#room.observer.streamOpened(this.#opened);
     this.#reading = new Reading({
       room: this.#room,
       session,
@@ -385,6 +403,7 @@ export class Exchange implements UpstreamListener {
       decoded: () => {
         if (this.#reading !== null) this.#afterReading(this.#reading);
       },
+      behind: (is) => this.#relay.wait(TAP, is),
     });
   }
 
@@ -426,7 +445,7 @@ export class Exchange implements UpstreamListener {
     this.#reading?.close();
     const how = this.#reading === null ? null : { clean, polled: this.#watch?.outcome === 'polled' };
     closeLeg(session, leg, how, this.#room.now());
-    if (this.#reading !== null) this.#room.observer.streamClosed(leg.stream.kind);
+    if (this.#opened !== null) this.#room.observer.streamClosed(this.#opened);
   }
 
   #stopTimers(): void {
@@ -477,17 +496,19 @@ export class Exchange implements UpstreamListener {
 
   #refuseReplay(outcome: 'empty' | 'silent'): void {
     const rule = 'empty-replay';
-    this.#refusal = rule;
     const owners = this.#target === null ? [] : [this.#target];
-    const { session, cursor } = this.#resume!;
-    const context = refusalContext(this.#room, this.#fields, rule, this.#learning?.session ?? session, cursor, owners);
-    if (this.#room.route.mode === 'observe' || refusalForm(context) === 'upstream') {
+    const session = this.#learning?.session ?? this.#resume!.session;
+    const context = refusalContext(this.#room, this.#fields, rule, session, this.#resume!.cursor, owners);
+    const observes = this.#room.route.mode === 'observe';
+    const passes = refusalForm(context) === 'upstream';
+    if (observes || !passes) this.#refusal = rule;
+    if (observes || passes) {
       this.#commit();
       return;
     }
     const head = this.#heldHead;
     this.#heldHead = null;
-    this.#answer(refusalAnswer(this.#room, context, head, []));
+    this.#answer(refusalAnswer(this.#room, context, head, this.#rememberedCors(session)));
     if (outcome === 'silent') this.#leaveUpstream();
   }
 
@@ -511,6 +532,11 @@ export class Exchange implements UpstreamListener {
 
   // The end.
 
+  readonly #shownSession = (): string | null => {
+    const sessionId = this.#learning?.sessionId ?? null;
+    return sessionId === null ? null : this.#room.tokens.shown(sessionId);
+  };
+
   /** The response ended in order and the kernel has all of it. */
   #finished(): void {
     if (this.#receipt.response !== 'open') return;
@@ -526,7 +552,8 @@ export class Exchange implements UpstreamListener {
     if (verdict?.action === 'strip' && session !== null && cursor !== null) {
       settleStrip(session, cursor, this.#leg?.events ?? 0, this.#room.now());
     }
-    this.#report(end);
+    this.#reportDecision(end);
+    this.#room.observer.exchange(this.#report(end));
     this.#in.closed();
   }
 
@@ -538,12 +565,22 @@ export class Exchange implements UpstreamListener {
     this.#closeLeg(false);
   }
 
-  #report(end: StreamEnd): void {
-    const { now, tokens, observer, route } = this.#room;
+  /** Once, as soon as everything that was to be decided is known, or else at the end. */
+  #reportDecision(end: StreamEnd | 'open' = 'open'): void {
+    if (this.#resume === null || this.#decisionReported) return;
+    const known = this.#status !== 0 && (this.#watch === null || this.#watch.outcome !== null);
+    if (!known && end === 'open') return;
+    this.#decisionReported = true;
+    this.#room.observer.decided(this.#report(end));
+  }
+
+  #report(end: StreamEnd | 'open'): ExchangeReport {
+    const { now, tokens, route } = this.#room;
     const since = (at: number | null): number | null => (at === null ? null : at - this.#startedAt);
     const cursor = this.#resume === null ? null : firstValue(this.#fields, 'last-event-id');
-    const sessionId = this.#learning?.sessionId ?? null;
-    observer.exchange({
+    const stream = this.#reading?.leg.stream ?? null;
+    return {
+      id: this.#id,
       method: this.#method,
       path: this.#in.target.split('?', 1)[0]!,
       route: route.name,
@@ -554,14 +591,16 @@ export class Exchange implements UpstreamListener {
       proof: this.#resume?.resolution.proof ?? null,
       refusal: this.#refusal,
       observed: route.mode === 'observe',
-      session: () => (sessionId === null ? null : tokens.shown(sessionId)),
+      session: this.#shownSession,
       cursor: () => (cursor === null ? null : tokens.shown(cursor)),
       error: this.#error,
-      clientLeft: end === 'client-left',
+      end,
+      stream: stream === null ? null : { ordinal: stream.ordinal, kind: stream.kind },
       events: this.#leg?.events ?? 0,
+      answers: this.#reading?.answers ?? 0,
       headAfter: since(this.#headAt),
       firstByteAfter: since(this.#firstByteAt),
       duration: now() - this.#startedAt,
-    });
+    };
   }
 }

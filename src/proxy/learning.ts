@@ -1,172 +1,22 @@
-/**
- * What an answer teaches about its session (behaviour.md section 6): that it exists, who may use it, that it began
- * anew, that it ended. Only a 2xx teaches that a session exists, and only what upstream says ends one.
- */
-import { allValues, corsOf, type Fields, firstValue } from '../core/fields.ts';
-import { MessageScanner, type Messages, type ResponseHead } from '../core/jsonrpc.ts';
-import {
-  approve,
-  beginGeneration,
-  endSession,
-  forgetStreams,
-  rememberCors,
-  restartedBetween,
-  reviveSession,
-  type Session,
-  type UpstreamIdentity,
-} from '../core/ledger.ts';
-import type { SessionKey } from '../store/store.ts';
+/** Learning (`core/learning.ts`) in front of an upstream whose process can be told from the next one. */
+import type { Fields } from '../core/fields.ts';
+import { Learning as SessionLearning } from '../core/learning.ts';
+import { restartedBetween, type Session } from '../core/ledger.ts';
 import type { RouteRoom } from './room.ts';
 
-export class Learning {
-  readonly #room: RouteRoom;
-  readonly #method: string;
-  readonly #fields: Fields;
-  readonly #address: string;
-  /** The session the exchange belongs to, once upstream has said so. */
-  session: Session | null = null;
-  /** Its ID: the request's, or for `initialize` the response's. */
-  sessionId: string | null;
-  /** Null where the request names more than one session: then nothing is learnt from it. */
-  key: SessionKey | null;
-  #identity: UpstreamIdentity | null = null;
-  /** A known session answers `initialize`: its result, not the status, begins a new generation. */
-  #initializing = false;
-  /** A 404 to an approved caller: ends the session unless its body says that only the method is unknown. */
-  #gone = false;
-  /** Reads a JSON body that has to be understood. */
-  #body: MessageScanner | null = null;
-
+export class Learning extends SessionLearning {
   constructor(room: RouteRoom, method: string, fields: Fields, address: string) {
-    this.#room = room;
-    this.#method = method;
-    this.#fields = fields;
-    this.#address = address;
-    const sessions = allValues(fields, 'mcp-session-id');
-    this.sessionId = sessions.length === 1 ? sessions[0]! : null;
-    this.key = sessions.length > 1 ? null : this.#keyOf(this.sessionId);
+    super(room, method, fields, address, (session) => readListeners(room, session));
   }
+}
 
-  /** Upstream's head, to a request whose body held `posted`. */
-  head(status: number, fields: Fields, posted: Messages | null, identity: UpstreamIdentity): void {
-    if (this.key === null) return;
-    this.#identity = identity;
-    if (status >= 200 && status <= 299) {
-      this.#succeeded(fields, posted?.requests.some(({ method }) => method === 'initialize') ?? false, identity);
-    } else if (status === 404 && (this.#method === 'POST' || this.#method === 'DELETE')) {
-      this.#notFound(fields);
-    }
-  }
-
-  /** Bytes of a body that is no event stream. */
-  body(chunk: Buffer): void {
-    this.#body?.push(chunk, 0, chunk.length);
-  }
-
-  /** A stream of this session passes unread. */
-  missed(): void {
-    if (this.session !== null) this.session.complete = false;
-  }
-
-  /** The body is an event stream, whose answers come one by one. */
-  isStream(): void {
-    this.#body = null;
-  }
-
-  /** Answers went by. True where one of them began a new generation. */
-  answered(answers: readonly ResponseHead[]): boolean {
-    if (!this.#initializing || this.session === null) return false;
-    if (!answers.some(({ kind }) => kind === 'result')) return false;
-    this.#initializing = false;
-    this.#begin(this.session, 'initialize');
-    this.session.complete = true;
-    return true;
-  }
-
-  /** The body is over, in order. */
-  ended(): void {
-    const messages = this.#body?.end() ?? null;
-    if (this.#gone && this.session !== null && messages?.methodNotFound !== true) {
-      endSession(this.session, this.#room.now());
-    }
-    if (messages !== null) this.answered(messages.responses);
-  }
-
-  #succeeded(fields: Fields, isInitialize: boolean, identity: UpstreamIdentity): void {
-    const { store, now, tokens } = this.#room;
-    if (isInitialize) {
-      this.sessionId = firstValue(fields, 'mcp-session-id');
-      this.key = this.#keyOf(this.sessionId);
-    }
-    const key = this.key!;
-    const known = store.recall(key, now());
-    const session = known ?? store.learn(key, { anonymous: this.sessionId === null, upstream: identity }, now());
-    this.session = session;
-    if (known === null) {
-      session.complete = isInitialize;
-      if (!session.anonymous) this.#readListeners(session);
-    } else if (!session.anonymous) {
-      if (restartedBetween(session.upstream, identity)) this.#begin(session, 'restart');
-      this.#initializing = isInitialize;
-      if (isInitialize) this.#body = new MessageScanner('responses');
-    }
-    if (!session.anonymous) this.#noticeInstance(session, fields);
-    if (!isInitialize) reviveSession(session);
-    approve(session, tokens.credentialOf(this.#fields));
-    const origin = firstValue(this.#fields, 'origin');
-    if (origin !== null) rememberCors(session, origin, corsOf(fields));
-    if (this.#method === 'DELETE' && !session.anonymous) {
-      endSession(session, now());
-      forgetStreams(session, this.#room.bounds, now());
-    }
-  }
-
-  /** The generation begins with who listens now, which may be more than when this connection was opened. */
-  #readListeners(session: Session): void {
-    const before = session.upstream;
-    this.#room.upstream
-      .identify()
-      .then((identity) => {
-        if (session.upstream === before && !restartedBetween(before, identity)) session.upstream = identity;
-      })
-      .catch(() => {});
-  }
-
-  #notFound(fields: Fields): void {
-    const { store, now, tokens } = this.#room;
-    const session = store.recall(this.key!, now());
-    if (session === null || !session.approved.has(tokens.credentialOf(this.#fields))) return;
-    this.session = session;
-    this.#gone = true;
-    if (firstValue(fields, 'content-encoding') === null) this.#body = new MessageScanner('responses');
-  }
-
-  #noticeInstance(session: Session, fields: Fields): void {
-    const { route, observer } = this.#room;
-    const name = route.durableEvents ? undefined : route.instanceField;
-    const value = name === undefined ? null : firstValue(fields, name);
-    const { instance } = session;
-    if (value === null || instance.alternates || value === instance.value) return;
-    if (instance.past.has(value)) {
-      instance.alternates = true;
-      observer.instanceAlternates(route.name);
-      return;
-    }
-    if (instance.value !== null) {
-      instance.past.add(instance.value);
-      this.#begin(session, 'instance');
-    }
-    instance.value = value;
-  }
-
-  #begin(session: Session, cause: 'initialize' | 'restart' | 'instance'): void {
-    beginGeneration(session, this.#identity ?? session.upstream);
-    this.#room.observer.generation(cause);
-  }
-
-  #keyOf(sessionId: string | null): SessionKey {
-    const { route, tokens } = this.#room;
-    if (sessionId !== null) return `${route.name}\n${sessionId}`;
-    return `${route.name}\n\n${tokens.credentialOf(this.#fields)}\n${this.#address}`;
-  }
+/** The generation begins with who listens now, which may be more than when this connection was opened. */
+function readListeners({ upstream }: RouteRoom, session: Session): void {
+  const before = session.upstream;
+  upstream
+    .identify()
+    .then((identity) => {
+      if (session.upstream === before && !restartedBetween(before, identity)) session.upstream = identity;
+    })
+    .catch(() => {});
 }

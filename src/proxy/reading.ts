@@ -4,7 +4,7 @@
  */
 import type { Messages, ResponseHead } from '../core/jsonrpc.ts';
 import type { Leg, Session } from '../core/ledger.ts';
-import { duplicateBeforeCursor, duplicateOnLeg, type Owner, type ResolveOptions } from '../core/resolve.ts';
+import type { Owner, ResolveOptions } from '../core/resolve.ts';
 import type { Block } from '../core/sse-scanner.ts';
 import { DuplicateFilter } from './duplicates.ts';
 import { resolveOptions } from './resume.ts';
@@ -25,6 +25,8 @@ export interface ReadingOptions {
   readonly answers: (answers: readonly ResponseHead[]) => void;
   /** Something was read outside `push`: the stream is encoded, and decoding takes its time. */
   readonly decoded: () => void;
+  /** Decoding has fallen behind, or has caught up. */
+  readonly behind: (is: boolean) => void;
 }
 
 export class Reading implements TapListener {
@@ -35,6 +37,8 @@ export class Reading implements TapListener {
   #pushing = false;
   #sawEvent = false;
   #sawAnswer = false;
+  /** Terminal events so far. */
+  answers = 0;
 
   constructor(options: ReadingOptions) {
     const { room, session, leg, target, encoding } = options;
@@ -119,6 +123,7 @@ export class Reading implements TapListener {
     this.#sawEvent = true;
     if (answers.length > 0) {
       this.#sawAnswer = true;
+      this.answers += answers.length;
       for (const { kind } of answers) observer.terminal(kind);
     }
     if (!this.#pushing) this.#options.decoded();
@@ -129,15 +134,16 @@ export class Reading implements TapListener {
     if (!this.#pushing) this.#options.decoded();
   }
 
+  behind(is: boolean): void {
+    this.#options.behind(is);
+  }
+
   #judge(filter: DuplicateFilter, block: Block, answers: readonly ResponseHead[]): 'replayed' | 'terminal' | null {
     const { room, session, leg, target, kernelOf } = this.#options;
-    const options = resolveOptions(room, kernelOf);
     const seen = { key: block.key, length: block.length, answers };
-    // Behind an intermediary no connection proves that the client has anything.
-    const judged = leg.receipt.forwarded ? { ...options, deliveryProof: 'event-id' as const } : options;
-    const found = filter.inPrefix ? duplicateBeforeCursor(session, target!, seen, judged) : duplicateOnLeg(leg, seen);
+    const found = filter.find(session, leg, target!, seen, resolveOptions(room, kernelOf));
     if (found === null) return null;
-    const drops = filter.droppable && block.length <= room.maxHeldBytes;
+    const drops = filter.canDrop(block.length);
     room.observer.duplicate(found, drops ? 'dropped' : 'passed');
     return drops ? found : null;
   }

@@ -1,15 +1,7 @@
 /** A refusal as an HTTP answer (behaviour.md section 7), and the context that decides its form. */
-import { carriedOver, type Fields, firstValue } from '../core/fields.ts';
+import { type Fields, firstValue } from '../core/fields.ts';
 import type { Session } from '../core/ledger.ts';
-import {
-  proxyStatus,
-  type RefusalContext,
-  type RefusalRule,
-  refusalBody,
-  refusalEvent,
-  refusalForm,
-  refusalStatus,
-} from '../core/refusal.ts';
+import { refusalAnswer as answerOf, type RefusalContext, type RefusalRule } from '../core/refusal.ts';
 import { noteRefusal, type Owner, pendingRequest } from '../core/resolve.ts';
 import type { EventKey } from '../core/terms.ts';
 import type { RouteRoom } from './room.ts';
@@ -53,15 +45,8 @@ export function refusalAnswer(
   upstream: { readonly status: number; readonly fields: Fields } | null,
   cors: readonly string[],
 ): Answer {
-  const { rule, pending } = context;
-  const asEvent = refusalForm(context) === 'event' && pending !== null;
-  const status = asEvent ? 200 : refusalStatus(context, room.refusals);
-  const body = asEvent ? refusalEvent(rule, pending, room.tokens.mint()) : refusalBody(rule);
-  const fields = ['Content-Type', asEvent ? 'text/event-stream' : 'application/json', 'Cache-Control', 'no-store'];
-  if (status === 405) fields.push('Allow', 'POST, DELETE');
-  if (room.proxyStatus) fields.push('Proxy-Status', proxyStatus(rule, upstream?.status ?? null));
-  fields.push(...(upstream === null ? cors : carriedOver(upstream.fields)));
-  if (status === 204) return { status, fields, body: '' };
-  fields.push('Content-Length', String(Buffer.byteLength(body)));
-  return { status, fields, body };
+  const { refusals, proxyStatus, tokens } = room;
+  const answer = answerOf(context, { refusals, proxyStatus, mint: tokens.mint }, upstream, cors);
+  if (answer.status !== 204) answer.fields.push('Content-Length', String(Buffer.byteLength(answer.body)));
+  return answer;
 }

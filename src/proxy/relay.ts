@@ -10,6 +10,10 @@ import type { Hop } from './upstream.ts';
 /** What RFC 9112 section 4 does not allow in a reason phrase; Node refuses to send it. */
 const NOT_IN_REASON = /[^\t\x20-\x7e\x80-\xff]/g;
 
+/** Whom upstream may have to wait for. */
+export const CLIENT = 1;
+export const TAP = 2;
+
 /** How the exchange ended for the client. */
 export type StreamEnd = 'ended' | 'destroyed' | 'client-left';
 
@@ -26,7 +30,8 @@ export class Relay {
   #hop: Hop | null = null;
   #end: StreamEnd | null = null;
   #bodyAllowed = true;
-  #blocked = false;
+  /** Who cannot take any more of what upstream sends: a sum of CLIENT and TAP. */
+  #waitsFor = 0;
   /** Only the end of the connection ends the body. */
   #endsByClose = false;
 
@@ -35,10 +40,7 @@ export class Relay {
     this.#listener = listener;
     response.on('finish', () => listener.finished());
     response.on('close', () => this.left());
-    response.on('drain', () => {
-      this.#blocked = false;
-      this.#hop?.resume();
-    });
+    response.on('drain', () => this.wait(CLIENT, false));
     response.on('error', () => {});
   }
 
@@ -57,7 +59,15 @@ export class Relay {
 
   /** Bytes wait for the client. */
   get isBlocked(): boolean {
-    return this.#blocked;
+    return (this.#waitsFor & CLIENT) !== 0;
+  }
+
+  /** Stops reading from upstream, or goes on once nobody has to be waited for. */
+  wait(whom: typeof CLIENT | typeof TAP, is: boolean): void {
+    const before = this.#waitsFor;
+    this.#waitsFor = is ? before | whom : before & ~whom;
+    if (before === 0 && is) this.#hop?.pause();
+    else if (before !== 0 && this.#waitsFor === 0) this.#hop?.resume();
   }
 
   /**
@@ -78,10 +88,7 @@ export class Relay {
   /** `flushed` is called once the kernel has taken these bytes and all before, or with an error. */
   write(piece: Buffer, flushed?: (error?: Error | null) => void): void {
     if (this.over || !this.#bodyAllowed) return;
-    if (!this.#response.write(piece, flushed) && !this.#blocked) {
-      this.#blocked = true;
-      this.#hop?.pause();
-    }
+    if (!this.#response.write(piece, flushed)) this.wait(CLIENT, true);
   }
 
   /** The client's connection is gone, or has no more use for this response. */

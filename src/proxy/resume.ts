@@ -3,8 +3,7 @@
  * the ledger, ask the kernel where that makes a difference, decide.
  */
 import { decide, type Verdict } from '../core/decide.ts';
-import { eventKeyOfField, eventKeyOfFieldAsUtf8 } from '../core/event-key.ts';
-import { allValues, type Fields } from '../core/fields.ts';
+import type { Fields } from '../core/fields.ts';
 import { beginGeneration, forgetExpired, restartedBetween, type Session } from '../core/ledger.ts';
 import {
   noteVerdict,
@@ -14,6 +13,7 @@ import {
   resolveResume,
   unsettledSince,
 } from '../core/resolve.ts';
+import { readResumeRequest } from '../core/resume-request.ts';
 import type { EventKey } from '../core/terms.ts';
 import type { SessionKey } from '../store/store.ts';
 import { tupleFor } from './connection.ts';
@@ -40,7 +40,7 @@ export async function decideResume(
   forwarded: boolean,
 ): Promise<Resume> {
   const { store, now, bounds, kernel } = room;
-  const request = readResume(room, fields, forwarded);
+  const request = readResumeRequest(room.tokens, fields, forwarded);
   const session = key === null ? null : store.recall(key, now());
   if (session !== null) {
     if (!session.anonymous) await noticeRestart(room, session);
@@ -79,23 +79,6 @@ export function resolveOptions(
   kernelOf: ResolveOptions['kernelOf'] = NOT_ASKED,
 ): ResolveOptions {
   return { unrecorded: route.unrecorded, deliveryProof: route.deliveryProof, proofMemory, now: now(), kernelOf };
-}
-
-function readResume({ tokens }: RouteRoom, fields: Fields, forwarded: boolean): ResumeRequest {
-  const cursors = allValues(fields, 'last-event-id');
-  const value = cursors.length === 1 ? cursors[0]! : '';
-  const readings = [eventKeyOfField(value, tokens.seed), eventKeyOfFieldAsUtf8(value, tokens.seed)];
-  return {
-    get: true,
-    cursorFields: cursors.length,
-    cursorEmpty: value.trim() === '',
-    sessionFields: allValues(fields, 'mcp-session-id').length,
-    withoutResumption: false,
-    minted: tokens.isMinted(value),
-    cursor: readings.filter((key) => key !== null),
-    caller: tokens.credentialOf(fields),
-    forwarded,
-  };
 }
 
 /** Where upstream is known to be down, connects first: only then can it be told whether it is still the same. */

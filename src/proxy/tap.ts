@@ -1,23 +1,33 @@
 /**
  * The tap: reads an event stream on its way through and tells the ledger. It sits beside the bytes, never in their
- * way: what it cannot read, or whatever goes wrong in it, makes it blind for this stream, and forwarding goes on.
+ * way: what it cannot read, or whatever goes wrong in it, makes it blind for this stream, and forwarding goes on. Only
+ * a decoder that cannot keep up makes upstream wait, as a slow client does.
  *
  *     upstream ──bytes──┬────────────────> client
  *                       └─> [decoder] ─> reader ─> ledger
  */
 
 import type { Transform } from 'node:stream';
-import { constants, createBrotliDecompress, createGunzip, createInflate, createInflateRaw } from 'node:zlib';
+import {
+  type BrotliOptions,
+  constants,
+  createBrotliDecompress,
+  createGunzip,
+  createInflate,
+  createInflateRaw,
+} from 'node:zlib';
 import { EventReader, type ReaderListener } from '../core/event-reader.ts';
 import type { Leg, Session } from '../core/ledger.ts';
 
 /** Where a block ends in the chunk is meaningless in a decoded stream. */
 export interface TapListener extends ReaderListener {
   blind(cause: string): void;
+  /** Decoding has fallen behind, so that more bytes would pile up, or has caught up. */
+  behind(is: boolean): void;
 }
 
-/** A decoder that falls behind this far would hold the stream in memory. */
-const MOST_UNDECODED = 1_048_576;
+/** Bytes that may wait for a decoder. */
+const UNDECODED = 262_144;
 
 export class Tap {
   readonly #session: Session;
@@ -26,6 +36,7 @@ export class Tap {
   readonly #encoding: string;
   #decoder: Transform | null = null;
   #blind = false;
+  #behind = false;
 
   /** `encoding`: the `Content-Encoding` of the response, empty for none. */
   constructor(session: Session, leg: Leg, encoding: string, seed: number, listener: TapListener) {
@@ -93,9 +104,16 @@ export class Tap {
       this.#decoder = DECODERS[this.#encoding]!(chunk);
       this.#decoder.on('data', (decoded: Buffer) => this.#scan(decoded));
       this.#decoder.on('error', () => this.#goBlind('decoding'));
+      this.#decoder.on('drain', () => {
+        if (this.#behind) this.#setBehind(false);
+      });
     }
-    this.#decoder.write(chunk);
-    if (this.#decoder.writableLength > MOST_UNDECODED) this.#goBlind('decoding');
+    if (!this.#decoder.write(chunk) && !this.#behind) this.#setBehind(true);
+  }
+
+  #setBehind(is: boolean): void {
+    this.#behind = is;
+    this.#listener.behind(is);
   }
 
   #goBlind(cause: string): void {
@@ -103,11 +121,16 @@ export class Tap {
     this.#blind = true;
     this.#session.complete = false;
     this.#decoder?.destroy();
+    if (this.#behind) this.#setBehind(false);
     this.#listener.blind(cause);
   }
 }
 
-const zlibOptions = { flush: constants.Z_SYNC_FLUSH, finishFlush: constants.Z_SYNC_FLUSH };
+const zlibOptions = {
+  flush: constants.Z_SYNC_FLUSH,
+  finishFlush: constants.Z_SYNC_FLUSH,
+  writableHighWaterMark: UNDECODED,
+};
 
 /** Decoders that give out what they can after every chunk. `deflate` comes with and without zlib's wrapper. */
 const DECODERS: Readonly<Record<string, (first: Buffer) => Transform>> = {
@@ -118,5 +141,6 @@ const DECODERS: Readonly<Record<string, (first: Buffer) => Transform>> = {
     createBrotliDecompress({
       flush: constants.BROTLI_OPERATION_FLUSH,
       finishFlush: constants.BROTLI_OPERATION_FLUSH,
-    }),
+      writableHighWaterMark: UNDECODED,
+    } as BrotliOptions),
 };

@@ -4,7 +4,7 @@
  */
 import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
 import { LRUCache } from 'lru-cache';
-import { type Fields, firstValue } from '../core/fields.ts';
+import { allValues, type Fields } from '../core/fields.ts';
 import type { Credential } from '../core/terms.ts';
 
 export interface Tokens {
@@ -20,6 +20,12 @@ export interface Tokens {
 const NO_CREDENTIAL = '' as Credential;
 const MINTED = /^mrg-([A-Za-z0-9_-]{16})-([A-Za-z0-9_-]{22})$/;
 
+/** All values of a field and its name, so that the same text in another field is another credential. */
+function presentedBy(fields: Fields, name: 'authorization' | 'cookie'): string | null {
+  const values = allValues(fields, name);
+  return values.length === 0 ? null : [name, ...values].join('\n');
+}
+
 /** `key`: random for a process that shares nothing, from the store otherwise. */
 export function createTokens(key: Buffer = randomBytes(32)): Tokens {
   const mac = (purpose: string, text: string): Buffer =>
@@ -29,8 +35,7 @@ export function createTokens(key: Buffer = randomBytes(32)): Tokens {
   return {
     seed: mac('seed', '').readUInt32LE(0),
     credentialOf(fields) {
-      const authorization = firstValue(fields, 'authorization');
-      const presented = authorization === null ? firstValue(fields, 'cookie') : `A${authorization}`;
+      const presented = presentedBy(fields, 'authorization') ?? presentedBy(fields, 'cookie');
       if (presented === null) return NO_CREDENTIAL;
       let credential = credentials.get(presented);
       if (credential === undefined) {

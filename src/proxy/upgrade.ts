@@ -8,7 +8,7 @@ import { type ClientRequest, type IncomingMessage, STATUS_CODES } from 'node:htt
 import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import httpProxy from 'http-proxy-3';
-import { allValues, endToEnd, type Fields, pairs } from '../core/fields.ts';
+import { type Fields, pairs } from '../core/fields.ts';
 import { ERRORS, type ErrorCode, errorBody, GuardError } from '../errors.ts';
 import { endConnection } from './linger.ts';
 
@@ -41,6 +41,8 @@ export type Upgrader = (socket: Duplex, head: Buffer, target: UpgradeTarget) => 
 
 export function createUpgrader(): Upgrader {
   const proxy = httpProxy.createProxyServer({ ws: true });
+  // It repeats every error of a client's socket here, and an error nobody listens for ends the process.
+  proxy.on('error', () => {});
   return (socket, head, target) => {
     const url = new URL(target.origin);
     const host = url.hostname.replace(/^\[|\]$/g, '');
@@ -51,9 +53,9 @@ export function createUpgrader(): Upgrader {
       ssl: { servername: /^[\d.]+$|:/.test(host) ? '' : host },
       headers: headersOf(target.fields),
     };
-    let upgraded = false;
+    let answered = false;
     const failed = (error: Error): void => {
-      if (upgraded || !socket.writable) socket.destroy();
+      if (answered || !socket.writable) breakOff(socket);
       else socket.end(rawAnswer(error instanceof GuardError ? error.code : 'upstream-refused'));
     };
     proxy.once('proxyReqWs', (request) => {
@@ -61,7 +63,7 @@ export function createUpgrader(): Upgrader {
       limitConnecting(request, target.connectTimeout);
       const forget = whenClientLeaves(socket, () => request.destroy());
       request.once('upgrade', (_, upstream) => {
-        upgraded = true;
+        answered = true;
         forget();
         socket.once('close', () => upstream.destroySoon());
         upstream.once('close', () => (socket as Socket).destroySoon());
@@ -69,7 +71,10 @@ export function createUpgrader(): Upgrader {
       // Not http-proxy-3's way, which knows neither a slow client nor an answer that breaks off.
       process.nextTick(() => {
         request.removeAllListeners('response');
-        request.once('response', (answer) => passAnswer(answer, socket, target));
+        request.once('response', (answer) => {
+          answered = true;
+          passAnswer(answer, socket, target);
+        });
       });
     });
     // All that http-proxy-3 may know of the request; what else it would read from it, it would change.
@@ -84,14 +89,15 @@ export function createUpgrader(): Upgrader {
   };
 }
 
-function headersOf(fields: Fields): Record<string, string[]> {
+function headersOf(fields: Fields): Record<string, string | string[]> {
   const grouped = new Map<string, [string, string[]]>();
-  for (const [name, value] of [...pairs(fields), ['Connection', 'Upgrade'], ['Upgrade', 'websocket']] as const) {
+  for (const [name, value] of pairs(fields)) {
     const known = grouped.get(name.toLowerCase());
     if (known === undefined) grouped.set(name.toLowerCase(), [name, [value]]);
     else known[1].push(value);
   }
-  return Object.fromEntries(grouped.values());
+  // In the spelling that http-proxy-3 looks for.
+  return { ...Object.fromEntries(grouped.values()), connection: 'Upgrade', upgrade: 'websocket' };
 }
 
 function limitConnecting(request: ClientRequest, timeout: number): void {
@@ -126,10 +132,15 @@ function passAnswer(answer: IncomingMessage, socket: Duplex, { towardClient }: U
   answer.on('error', () => {});
   answer.once('close', () => {
     if (answer.complete) endConnection(socket, '');
-    else if ('resetAndDestroy' in socket) (socket as Socket).resetAndDestroy();
-    else socket.destroy();
+    else breakOff(socket);
   });
   answer.pipe(socket, { end: false });
+}
+
+/** With a reset: an orderly end may be the end of a body. */
+function breakOff(socket: Duplex): void {
+  if ('resetAndDestroy' in socket) (socket as Socket).resetAndDestroy();
+  else socket.destroy();
 }
 
 /** An answer of ours, whole, for a connection that nobody speaks HTTP on any more. */
@@ -141,19 +152,18 @@ export function rawAnswer(code: ErrorCode, status: number = ERRORS[code].status)
   );
 }
 
-/** Serves the request again without its `Upgrade`. `accept`: as if the connection had just come in. */
+/**
+ * Serves the request again without its `Upgrade`. Nothing else is touched: a length that `Connection` names, for one, is
+ * still where the body ends. `accept`: as if the connection had just come in.
+ */
 export function declineUpgrade(request: IncomingMessage, socket: Duplex, head: Buffer, accept: () => void): void {
-  const fields = endToEnd(request.rawHeaders, NONE);
-  // These are hop-by-hop, and this hop is not over yet.
-  for (const name of ['transfer-encoding', 'te', 'trailer'] as const) {
-    for (const value of allValues(request.rawHeaders, name)) fields.push(name, value);
-  }
-  const closes = allValues(request.rawHeaders, 'connection').some((value) => /(^|,)\s*close\s*(,|$)/i.test(value));
-  if (closes) fields.push('Connection', 'close');
   let text = `${request.method} ${request.url} HTTP/${request.httpVersion}\r\n`;
-  for (let i = 0; i + 1 < fields.length; i += 2) text += `${fields[i]}: ${fields[i + 1]}\r\n`;
+  for (const [name, value] of pairs(request.rawHeaders)) {
+    const lower = name.toLowerCase();
+    if (lower === 'upgrade' || lower === 'http2-settings') continue;
+    const kept = lower === 'connection' ? value.replace(/(^|,)\s*(?:upgrade|http2-settings)\s*(?=,|$)/gi, '') : value;
+    text += `${name}: ${kept}\r\n`;
+  }
   socket.unshift(Buffer.concat([Buffer.from(`${text}\r\n`, 'latin1'), head]));
   accept();
 }
-
-const NONE: ReadonlySet<string> = new Set();

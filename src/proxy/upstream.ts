@@ -122,6 +122,11 @@ export class Upstream {
     return { incarnation: this.#incarnation, listeners: inodes, readAt };
   }
 
+  /** No connect was refused since the last that succeeded. */
+  get reachable(): boolean {
+    return this.#refused === null;
+  }
+
   /** Known to be down: a refused connect was the last word, or the port that had a listener has none. */
   isDown(identity: UpstreamIdentity): boolean {
     return this.#refused !== null || (this.#hadListeners && identity.listeners.size === 0);

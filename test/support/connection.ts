@@ -75,7 +75,12 @@ export class Connection {
       none: [],
     };
     const head = writeHead(`${method} ${path} HTTP/1.1`, [...host, ...given, ...ending[framing]]);
-    const tail = framing === 'chunked' ? [chunk(bytes), LAST_CHUNK] : framing === 'length' ? [bytes] : [];
+    const tail =
+      framing === 'chunked'
+        ? [...(bytes.length > 0 ? [chunk(bytes)] : []), LAST_CHUNK]
+        : framing === 'length'
+          ? [bytes]
+          : [];
     this.socket.write(Buffer.concat([head, ...tail]));
     return reply;
   }

@@ -27,6 +27,8 @@ export interface ConnectOptions {
   readonly protocolVersion?: string;
   /** Sees every exchange of the client with its answer. */
   readonly onexchange?: (exchange: Exchange) => void;
+  /** Wraps the client's `fetch`; `onexchange` then sees what reaches the wire. */
+  readonly wrapFetch?: (fetch: FetchLike) => FetchLike;
 }
 
 export interface Exchange {
@@ -49,9 +51,18 @@ export interface SdkClient {
   close(): Promise<void>;
 }
 
+export type FetchLike = (input: string | URL, init?: RequestInit) => Promise<Response>;
+
+/** The transport's `fetch` option, where one is needed. */
+function fetchOption({ onexchange, wrapFetch }: ConnectOptions): { fetch?: FetchLike } {
+  if (onexchange === undefined && wrapFetch === undefined) return {};
+  const inner = onexchange === undefined ? fetch : reportingFetch(onexchange);
+  return { fetch: wrapFetch === undefined ? inner : wrapFetch(inner) };
+}
+
 /** `fetch` that reports each exchange. */
-function reportingFetch(report: (exchange: Exchange) => void) {
-  return async (input: string | URL, init?: RequestInit): Promise<Response> => {
+function reportingFetch(report: (exchange: Exchange) => void): FetchLike {
+  return async (input, init) => {
     const response = await fetch(input, init);
     report({
       method: init?.method ?? 'GET',
@@ -83,7 +94,7 @@ async function connect1(
   const client: Client1 = new Client({ name: 'e2e', version: '1' });
   const transport: Transport1 = new Transport(new URL(url), {
     ...(options.sessionId === undefined ? {} : { sessionId: options.sessionId }),
-    ...(options.onexchange === undefined ? {} : { fetch: reportingFetch(options.onexchange) }),
+    ...fetchOption(options),
   });
   client.onerror = (error) => errors.push(error);
   client.setNotificationHandler(LoggingMessageNotificationSchema, ({ params }) => void logged.push(params.data));
@@ -112,7 +123,7 @@ async function connect2(url: string, options: ConnectOptions): Promise<SdkClient
   const transport = new Transport2(new URL(url), {
     ...(options.sessionId === undefined ? {} : { sessionId: options.sessionId }),
     ...(options.protocolVersion === undefined ? {} : { protocolVersion: options.protocolVersion }),
-    ...(options.onexchange === undefined ? {} : { fetch: reportingFetch(options.onexchange) }),
+    ...fetchOption(options),
   });
   client.onerror = (error) => void errors.push(error);
   client.setNotificationHandler('notifications/message', ({ params }) => void logged.push(params.data));
