@@ -2,13 +2,15 @@
 import { readFileSync } from 'node:fs';
 import { isIPv6 } from 'node:net';
 import type { Config, Route } from './config.ts';
+import type { Session } from './core/ledger.ts';
 import { GuardError } from './errors.ts';
-import { Admin, type SessionView } from './ops/admin.ts';
+import { Admin, type SessionsPage, type SessionView } from './ops/admin.ts';
 import { exchangeLog } from './ops/exchange-log.ts';
 import { History } from './ops/history.ts';
 import { createLogger, type Logger, limited } from './ops/logger.ts';
 import { createMetrics } from './ops/metrics.ts';
-import { type AccessLists, hostAllowed, isLoopbackName } from './proxy/access.ts';
+import { startTracing } from './ops/tracing.ts';
+import { type AccessLists, hostAllowed, isLoopbackName, originAllowed } from './proxy/access.ts';
 import { kernelTables } from './proxy/kernel.ts';
 import { Listener, type ListenerOptions } from './proxy/listener.ts';
 import type { RouteRoom } from './proxy/room.ts';
@@ -16,6 +18,9 @@ import { createTokens, type Tokens } from './proxy/tokens.ts';
 import { Upstream } from './proxy/upstream.ts';
 import type { Observer } from './report.ts';
 import { MemoryStore } from './store/memory.ts';
+import type { SessionKey } from './store/store.ts';
+
+export { isLoopbackName };
 
 export interface RunningProxy {
   /** Such as `http://127.0.0.1:8808`. */
@@ -31,6 +36,8 @@ export interface StartOptions {
   readonly logger?: Logger;
   /** Monotonic, in ms. */
   readonly now?: () => number;
+  /** What traces call this program's version. */
+  readonly version?: string;
 }
 
 /** @throws {GuardError} `address-unavailable` with the address in its message, or `config-invalid`. */
@@ -44,16 +51,21 @@ export async function startProxy(config: Config, options: StartOptions = {}): Pr
   const store = new MemoryStore(bounds);
   const metrics = createMetrics({ sessions: () => store.counts.sessions, storeErrors: () => 0 });
   const history = new History(Date.now);
-  const observer = all(metrics.observer, exchangeLog(logger, now), history.observer);
+  const tracing = await startTracing({ env: process.env, logger, version: options.version ?? 'unknown', now });
+  const observer = all(metrics.observer, exchangeLog(logger, now), history.observer, tracing?.observer ?? {});
+  const refused = refusedLog(logger, now);
   const upstreams = new Map<string, Upstream>();
   let current = config;
 
-  const upstreamOf = (of: Config, route: Route): Upstream => {
+  const upstreamOf = (of: Config, route: Route, tls: ListenerOptions['upstreamTls']): Upstream => {
     const known = upstreams.get(route.name);
-    if (known !== undefined && known.origin === route.upstream) return known;
+    if (known !== undefined && known.origin === route.upstream) {
+      known.renew(tls, of.connectTimeout);
+      return known;
+    }
     const upstream = new Upstream({
       origin: route.upstream,
-      tls: upstreamTls(of),
+      tls,
       connectTimeout: of.connectTimeout,
       fieldBytes: of.bounds.fieldBytes,
       watchRestarts: !route.durableEvents,
@@ -65,56 +77,70 @@ export async function startProxy(config: Config, options: StartOptions = {}): Pr
     return upstream;
   };
 
-  const listenerOptions = (of: Config): ListenerOptions => ({
-    rooms: of.routes.map(
-      (route): RouteRoom => ({
-        route,
-        upstream: upstreamOf(of, route),
-        store,
-        kernel,
-        tokens,
-        observer,
-        bounds,
-        refusals: of.refusals,
-        proxyStatus: of.proxyStatus,
-        replayHold: of.replayHold,
-        replayDeadline: of.replayDeadline,
-        proofMemory: of.proofMemory,
-        maxHeldBytes: of.tap.maxHeldBytes,
-        keepAlive: of.keepAlive,
-        bodyBytes: of.bounds.bodyBytes,
-        draining: () => draining,
-        now,
-      }),
-    ),
-    access: accessLists(of),
-    tls:
-      of.tls === undefined ? null : { cert: readFileSync(of.tls.cert, 'utf8'), key: readFileSync(of.tls.key, 'utf8') },
-    upstreamTls: upstreamTls(of),
-    connectTimeout: of.connectTimeout,
-    fieldBytes: of.bounds.fieldBytes,
-    headTimeout: of.bounds.headTimeout,
-    connections: of.bounds.connections,
-    concurrentStreams: of.bounds.concurrentStreams,
-    now,
-    refused: refusedLog(logger, now),
-  });
+  const listenerOptions = (of: Config): ListenerOptions => {
+    // What may fail comes first.
+    const [tls, toUpstream] = [downstreamTls(of), upstreamTls(of)];
+    return {
+      rooms: of.routes.map(
+        (route): RouteRoom => ({
+          route,
+          upstream: upstreamOf(of, route, toUpstream),
+          store,
+          kernel,
+          tokens,
+          observer,
+          bounds,
+          refusals: of.refusals,
+          proxyStatus: of.proxyStatus,
+          replayHold: of.replayHold,
+          replayDeadline: of.replayDeadline,
+          proofMemory: of.proofMemory,
+          maxHeldBytes: of.tap.maxHeldBytes,
+          keepAlive: of.keepAlive,
+          bodyBytes: of.bounds.bodyBytes,
+          draining: () => draining,
+          now,
+        }),
+      ),
+      access: accessLists(of, config.listen),
+      tls,
+      upstreamTls: toUpstream,
+      connectTimeout: of.connectTimeout,
+      fieldBytes: of.bounds.fieldBytes,
+      headTimeout: of.bounds.headTimeout,
+      connections: of.bounds.connections,
+      concurrentStreams: of.bounds.concurrentStreams,
+      now,
+      refused,
+    };
+  };
 
   const listener = new Listener(listenerOptions(config));
   const bound = await bind(listener, config.listen, false, logger);
   let draining = false;
-  const readiness = () => ({ ready: !draining, reasons: draining ? ['draining'] : [] });
+  // A server that is down is no reason to send clients away from the guard: without it they would fail as well.
+  const readiness = () => ({
+    ready: !draining,
+    reasons: [
+      ...(draining ? ['draining'] : []),
+      ...[...upstreams.values()]
+        .filter(({ reachable }) => !reachable)
+        .map(({ origin }) => `${origin} refuses connections`),
+    ],
+  });
   let admin: Admin | null = null;
   let adminUrl: string | null = null;
   if (config.admin.listen !== null) {
     const { listen, isDefault } = config.admin;
     const loopback = isLoopbackName(listen.host);
+    const adminLists: AccessLists = { hosts: loopback ? 'loopback' : null, origins: loopback ? 'loopback' : null };
     admin = new Admin({
       registry: metrics.registry,
-      hostAllowed: (authority) => hostAllowed({ hosts: loopback ? 'loopback' : null, origins: null }, authority),
+      admits: (authority, origin) =>
+        hostAllowed(adminLists, authority) && originAllowed(adminLists, origin === undefined ? [] : [origin]),
       readiness,
       history,
-      sessions: () => sessionViews(store, tokens),
+      sessions: (from, count) => sessionsPage(store, tokens, from, count),
       config: () => masked(current),
       overview: () => ({
         ...readiness(),
@@ -146,23 +172,49 @@ export async function startProxy(config: Config, options: StartOptions = {}): Pr
     clearInterval(sweeper);
     for (const upstream of upstreams.values()) upstream.close();
     await admin?.close();
+    await tracing?.close();
   };
   return {
     url: urlOf(config.tls === undefined ? 'http' : 'https', bound),
     adminUrl,
     reload(next) {
-      const fixed = FIXED.filter((key) => JSON.stringify(next[key]) !== JSON.stringify(config[key]));
-      if (fixed.length > 0) logger.warn({ event: 'not-reloaded', keys: fixed }, `needs a restart: ${fixed.join(', ')}`);
+      const fixed = changedSettings(fixedSettings(config), fixedSettings(next));
+      listener.reload(listenerOptions(next));
+      const used = new Set(next.routes.map(({ name }) => name));
+      for (const [name, upstream] of upstreams) {
+        if (used.has(name)) continue;
+        upstream.close();
+        upstreams.delete(name);
+      }
       current = next;
       logger.level = next.log.level;
-      listener.reload(listenerOptions(next));
+      if (fixed.length > 0) logger.warn({ event: 'not-reloaded', keys: fixed }, `needs a restart: ${fixed.join(', ')}`);
     },
     close: () => (closing ??= drain()),
   };
 }
 
-/** Settings that are wired in when the process starts. */
-const FIXED = ['listen', 'admin', 'store', 'storeFailure', 'bounds', 'upstream', 'connectTimeout'] as const;
+/** Settings that are wired in when the process starts, by the names they have in a file. */
+function fixedSettings(config: Config): Readonly<Record<string, unknown>> {
+  const { listen, admin, store, storeFailure, sessionMemory, upstream, log, bounds } = config;
+  const { bodyBytes, concurrentStreams, ...wired } = bounds;
+  return {
+    listen,
+    admin,
+    // The files are read again; whether there is TLS at all is not.
+    tls: config.tls === undefined,
+    store,
+    storeFailure,
+    sessionMemory,
+    'upstream.durableEvents': upstream.durableEvents,
+    'log.format': log.format,
+    ...Object.fromEntries(Object.entries(wired).map(([key, value]) => [`bounds.${key}`, value])),
+  };
+}
+
+function changedSettings(one: ReturnType<typeof fixedSettings>, other: ReturnType<typeof fixedSettings>): string[] {
+  return Object.keys(one).filter((key) => JSON.stringify(one[key]) !== JSON.stringify(other[key]));
+}
 
 type Bindable = { bind(host: string, port: number): Promise<{ host: string; port: number }> };
 
@@ -194,9 +246,14 @@ function urlOf(scheme: string, { host, port }: { host: string; port: number }): 
   return `${scheme}://${isIPv6(host) ? `[${host}]` : host}:${port}`;
 }
 
-function accessLists({ listen, allowedHosts, allowedOrigins }: Config): AccessLists {
-  const fallback = isLoopbackName(listen.host) ? 'loopback' : null;
+/** `bound`: where we listen, whatever the configuration says by now. */
+function accessLists({ allowedHosts, allowedOrigins }: Config, bound: Config['listen']): AccessLists {
+  const fallback = isLoopbackName(bound.host) ? 'loopback' : null;
   return { hosts: allowedHosts ?? fallback, origins: allowedOrigins ?? fallback };
+}
+
+function downstreamTls({ tls }: Config): ListenerOptions['tls'] {
+  return tls === undefined ? null : { cert: readFileSync(tls.cert, 'utf8'), key: readFileSync(tls.key, 'utf8') };
 }
 
 function upstreamTls({ upstream }: Config): ListenerOptions['upstreamTls'] {
@@ -229,24 +286,33 @@ function all(first: Observer, ...others: readonly Partial<Observer>[]): Observer
   return out as unknown as Observer;
 }
 
-function* sessionViews(store: MemoryStore, tokens: Tokens): Iterable<SessionView> {
+function sessionsPage(store: MemoryStore, tokens: Tokens, from: number, count: number): SessionsPage {
+  const sessions: SessionView[] = [];
+  let index = 0;
   for (const [key, session] of store.entries()) {
-    const [route = '', sessionId = ''] = key.split('\n');
-    let openRequests = 0;
-    for (const { requests } of session.streams) {
-      for (const answer of requests.values()) if (answer === null) openRequests += 1;
-    }
-    yield {
-      session: session.anonymous ? null : tokens.shown(sessionId),
-      route,
-      generation: session.generation,
-      ended: session.endedAt !== null,
-      streams: session.streams.size,
-      openRequests,
-      listening: session.listening,
-      bytes: session.bytes,
-    };
+    if (index >= from + count) break;
+    if (index >= from) sessions.push(sessionView(key, session, tokens));
+    index += 1;
   }
+  return { total: store.counts.sessions, sessions };
+}
+
+function sessionView(key: SessionKey, session: Session, tokens: Tokens): SessionView {
+  const [route = '', sessionId = ''] = key.split('\n');
+  let openRequests = 0;
+  for (const { requests } of session.streams) {
+    for (const answer of requests.values()) if (answer === null) openRequests += 1;
+  }
+  return {
+    session: session.anonymous ? null : tokens.shown(sessionId),
+    route,
+    generation: session.generation,
+    ended: session.endedAt !== null,
+    streams: session.streams.size,
+    openRequests,
+    listening: session.listening,
+    bytes: session.bytes,
+  };
 }
 
 /** The configuration for `/api/config`: durations in ms, sizes in bytes, no secret. */

@@ -27,6 +27,8 @@ export interface ExchangeReport {
   /** Keyed hashes, computed when asked for. */
   readonly session: () => string | null;
   readonly cursor: () => string | null;
+  /** The field of the request as it came (W3C Trace Context); null where there is none, or more than one. */
+  readonly traceparent: () => string | null;
   /** A failure of ours or of upstream's. */
   readonly error: ErrorCode | null;
   /** `open` in a decision that is reported while its exchange goes on. */

@@ -3,14 +3,16 @@ import type { Config, Loaded } from './config.ts';
 import type { Io } from './io.ts';
 import { type RunningProxy, startProxy } from './main.ts';
 import { createLogger, type LogDestination, type Logger } from './ops/logger.ts';
+import { audiences, foreignRoutes } from './serve-audience.ts';
 
 /** What a process needs beside its configuration. */
 export interface ServeOptions {
   /** Reads the configuration anew, for SIGHUP. */
   readonly reload: () => Loaded;
   readonly version: string;
-  /** Stands in for `startProxy` in a test. */
+  /** Stand in for `startProxy`, `foreignRoutes` in a test. */
   readonly start?: typeof startProxy;
+  readonly foreign?: typeof foreignRoutes;
 }
 
 /**
@@ -20,16 +22,18 @@ export interface ServeOptions {
  * @throws what `startProxy` throws when it cannot start.
  */
 export async function serve(config: Config, options: ServeOptions, io: Io): Promise<number> {
-  const { reload, version, start = startProxy } = options;
+  const { reload, version, start = startProxy, foreign = foreignRoutes } = options;
   // The first line names the addresses, which are known only after a start-up that may already have warned.
   const output = heldBack(io.stdout);
   const logger = createLogger(config.log, output);
   // As process 1 of a container only those signals end us that have a handler, so handlers come before anything else.
   const signals = stopSignals(io);
   try {
-    const running = await start(config, { logger });
+    const running = await start(config, { logger, version });
     io.stdout.write(announcement(config, running, version, io));
     output.release();
+    const abroad = foreign(config);
+    if (abroad.length > 0) void sayAudiences(config, abroad, running, logger);
     const forgetReload = io.onSignal('SIGHUP', () => applyReload(reload(), running, logger));
     const signal = await signals.first;
     forgetReload();
@@ -95,6 +99,22 @@ function applyReload(loaded: Loaded, running: RunningProxy, logger: Logger): voi
     logger.info({ event: 'reloaded' }, 'the configuration was read again');
   } catch (err) {
     logger.error({ event: 'reload-failed', err }, 'the configuration could not be put in force');
+  }
+}
+
+/** Sign-in that cannot work through a local proxy, said before somebody tries (docs/clients.md). */
+async function sayAudiences(
+  config: Config,
+  routes: Config['routes'],
+  { url }: RunningProxy,
+  logger: Logger,
+): Promise<void> {
+  for (const { upstream, resource } of await audiences(config, routes).catch(() => [])) {
+    logger.warn(
+      { event: 'audience-bound', upstream, resource },
+      `${upstream} signs clients in for ${resource} alone: a client pointed at ${url} may refuse to sign in, ` +
+        'and wants a token that was got elsewhere, or a setting; see docs/clients.md',
+    );
   }
 }
 

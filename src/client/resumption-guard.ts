@@ -95,28 +95,34 @@ export class StreamResumptionGuard {
     if (known === undefined || known.cursor === null) throw new InvalidResumptionError('no-cursor');
     return {
       Accept: 'text/event-stream',
-      'Last-Event-ID': known.cursor,
+      'Last-Event-ID': asFieldValue(known.cursor),
       ...(sessionId == null ? {} : { 'Mcp-Session-Id': sessionId }),
     };
   }
 
   /**
-   * What the answer to a resume means.
+   * What the answer to a resume means. A request that finished meanwhile needs nothing more, whatever is said about its
+   * cursor: starting it again could do its work twice.
    *
    * @param bodyEmpty - the body ended without an event.
-   * @throws {RangeError} for any status but 200, 404 and 409, which say nothing about the cursor.
+   * @throws {RangeError} for any status but 200, 404 and 409, the others say nothing about the cursor.
    */
   interpretResumeResponse(requestId: RequestId, status: number, bodyEmpty: boolean): ResumeMeaning {
-    if (status === 404 || status === 409) return 'buffer_evicted_retry_from_scratch';
-    if (status !== 200) throw new RangeError(`status ${status} says nothing about the cursor (200, 404 and 409 do)`);
-    if (!bodyEmpty) return 'continuation_valid';
-    return this.#requests.get(requestKeyOf(requestId))?.finished
-      ? 'terminal_already_observed_no_action'
-      : 'ambiguous_empty_replay_escalate_to_retry';
+    if (status !== 200 && status !== 404 && status !== 409) {
+      throw new RangeError(`status ${status} says nothing about the cursor (200, 404 and 409 do)`);
+    }
+    if (status === 200 && !bodyEmpty) return 'continuation_valid';
+    if (this.#requests.get(requestKeyOf(requestId))?.finished) return 'terminal_already_observed_no_action';
+    return status === 200 ? 'ambiguous_empty_replay_escalate_to_retry' : 'buffer_evicted_retry_from_scratch';
   }
 
-  /** Forgets the request: its cursor and whether it finished, together. */
+  /** Forgets the request: its cursor and whether it finished, together. Due before its id is used for another one. */
   forget(requestId: RequestId): void {
     this.#requests.delete(requestKeyOf(requestId));
   }
+}
+
+/** A field carries bytes, one a character; the cursor's are UTF-8 (HTML standard, section Server-sent events). */
+function asFieldValue(cursor: string): string {
+  return Array.from(new TextEncoder().encode(cursor), (byte) => String.fromCharCode(byte)).join('');
 }

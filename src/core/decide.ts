@@ -38,7 +38,7 @@ export interface OwnerFacts {
   readonly state: 'open' | 'finished' | 'delivered';
   /** The cursor is below this stream's replay floor, and, if a forward would continue this one, no probe is due. */
   readonly barred: boolean;
-  /** The last resume of this stream was an empty replay. */
+  /** The last resume of this stream was an empty replay, and no answer can be waiting after the cursor all the same. */
   readonly lastReplayEmpty: boolean;
 }
 

@@ -47,6 +47,14 @@ export interface Messages {
   readonly methodNotFound: boolean;
 }
 
+/** What {@link ResponseHead} is to a text, for a message that a program holds already. */
+export function isResponse(message: object): boolean {
+  const { id, result, error, method } = message as Readonly<Record<string, unknown>>;
+  const trackable = typeof id === 'string' || typeof id === 'number';
+  // As in a text, a key that is there counts whatever its value; what is undefined is not written.
+  return trackable && method === undefined && (result !== undefined || error !== undefined);
+}
+
 const NO_HEADS: readonly never[] = Object.freeze([]);
 
 const nothing = (wellFormed: boolean, requests: readonly RequestHead[] = NO_HEADS): Messages =>

@@ -78,17 +78,24 @@ export interface Rivals {
 
 export const NO_RIVALS: Rivals = { streams: [], forgotten: false };
 
+/** Where a resumed exchange goes on: after the cursor's first position, as far as it is this stream's. */
+export interface ResumePoint {
+  readonly first: Position;
+  readonly rivals: Rivals;
+}
+
+const START: ResumePoint = { first: 0 as Position, rivals: NO_RIVALS };
+
 /** One HTTP exchange on a stream. */
 export interface Leg {
   readonly stream: Stream;
-  /** Its events may be theirs as well. */
-  readonly rivals: Rivals;
+  readonly from: ResumePoint;
   /** It continues the stream after a cursor: known events keep their positions. */
   readonly resumed: boolean;
   readonly receipt: Receipt;
   events: number;
   /** The answers of a resumed exchange and their event IDs, to know them when they come twice; else null. */
-  readonly terminals: Map<RequestKey, EventKey> | null;
+  readonly terminals: Map<RequestKey, EventKey | null> | null;
   sawRetry: boolean;
   sawTerminal: boolean;
   /** It is counted in `session.listening`. */
@@ -143,6 +150,8 @@ export interface Session {
   forgotten: ForgottenIds | null;
   /** Live standalone streams through us. */
   listening: number;
+  /** Upstream has answered a request on a standalone stream, which few servers do. */
+  answersWhileListening: boolean;
   /** Estimated memory. */
   bytes: number;
 }
@@ -172,6 +181,7 @@ export function newSession(anonymous: boolean, upstream: UpstreamIdentity): Sess
     notes: new Map(),
     forgotten: null,
     listening: 0,
+    answersWhileListening: false,
     bytes: SESSION_BYTES,
   };
 }
@@ -272,11 +282,18 @@ export function isFinished(stream: Stream): boolean {
   return true;
 }
 
-export function openLeg(stream: Stream, resumed: boolean, receipt: Receipt, rivals: Rivals = NO_RIVALS): Leg {
+/** The answer to a request of this session may be on its way on a standalone stream. */
+export function mayAnswerElsewhere(session: Session): boolean {
+  if (!session.answersWhileListening) return false;
+  for (const stream of session.streams) if (stream.kind === 'request' && !isFinished(stream)) return true;
+  return session.forgotten !== null;
+}
+
+export function openLeg(stream: Stream, resumed: boolean, receipt: Receipt, from: ResumePoint = START): Leg {
   stream.openLegs += 1;
-  const terminals = resumed ? new Map<RequestKey, EventKey>() : null;
+  const terminals = resumed ? new Map<RequestKey, EventKey | null>() : null;
   const nothing = { events: 0, sawRetry: false, sawTerminal: false, listening: false };
-  return { stream, rivals, resumed, receipt, terminals, ...nothing };
+  return { stream, from, resumed, receipt, terminals, ...nothing };
 }
 
 /**
@@ -341,15 +358,15 @@ export function recordEvent(session: Session, leg: Leg, event: SeenEvent, answer
     stream.mark = position;
     if (event.key !== null) rememberId(session, stream, event.key, position, event.length);
   }
-  if (event.key !== null) traceId(session, leg.rivals, event.key);
   for (const answer of answers) {
-    if (leg.terminals !== null && event.key !== null) {
+    if (leg.terminals !== null) {
       leg.terminals.set(answer.key, event.key);
       keepLatest(leg.terminals, MOST_TERMINALS);
     }
     const target = streamAwaiting(session, stream, answer.key);
     if (target === null) continue;
     if (target === stream) leg.sawTerminal = true;
+    else if (stream.kind === 'standalone') session.answersWhileListening = true;
     const known = target.requests.get(answer.key) ?? null;
     if (known === null) {
       target.requests.set(answer.key, { on: stream, position, ...lengthAndKey(event), receipts: [leg.receipt] });
@@ -358,7 +375,23 @@ export function recordEvent(session: Session, leg: Leg, event: SeenEvent, answer
       if (known.receipts.length > MOST_RECEIPTS) known.receipts.shift();
     }
   }
+  if (event.key !== null) {
+    traceId(session, leg.from.rivals, event.key);
+    if (repeated === null && skipsAnswers(leg)) traceId(session, { streams: [stream], forgotten: false }, event.key);
+  }
   return position;
+}
+
+/**
+ * The exchange began before an answer and has not brought it, so what is new on it does not come after that, whatever
+ * its position: a priming event in front of a replay, or a stream that nobody here knows.
+ */
+function skipsAnswers({ stream, terminals, from }: Leg): boolean {
+  if (terminals === null) return false;
+  for (const [key, answer] of stream.requests) {
+    if (answer?.on === stream && answer.position > from.first && !terminals.has(key)) return true;
+  }
+  return false;
 }
 
 const lengthAndKey = ({ key, length }: SeenEvent) => ({ key, length });
@@ -371,7 +404,7 @@ function rememberId(session: Session, stream: Stream, key: EventKey, position: P
   else if (stream.generation === session.generation) session.forgotten?.addLate(key);
 }
 
-/** Nobody may conclude from an ID alone that it is not a rival's. */
+/** Nobody may conclude from this ID alone that it is not an earlier one of theirs. */
 function traceId(session: Session, rivals: Rivals, key: EventKey): void {
   if (rivals.forgotten) session.forgotten?.addLate(key);
   for (const stream of rivals.streams) {

@@ -31,16 +31,16 @@ export interface RefusalRow {
   readonly message: string;
 }
 
-const sendAgain = 'Send the request again, with idempotency protection.';
-const startAnew = 'Start a new session.';
+const sendAgain = 'send the request again, with idempotency protection.';
+const startAnew = 'start a new session.';
 
 export const REFUSALS: Readonly<Record<RefusalRule, RefusalRow>> = {
   'minted-id': { status: 405, retry: 'none', message: 'This event ended the request; there is nothing to resume.' },
-  'session-ended': { status: 404, retry: 'session', message: `The session has ended. ${startAnew}` },
+  'session-ended': { status: 404, retry: 'session', message: `The session has ended: ${startAnew}` },
   'generation-mismatch': {
     status: 409,
     retry: 'session',
-    message: `The cursor belongs to an earlier generation of this session. ${startAnew}`,
+    message: `The cursor belongs to an earlier generation of this session: ${startAnew}`,
   },
   'finished-while-listening': {
     status: 409,
@@ -55,18 +55,18 @@ export const REFUSALS: Readonly<Record<RefusalRule, RefusalRow>> = {
   'below-replay-floor': {
     status: 409,
     retry: 'request',
-    message: `The server can no longer replay after this cursor. ${sendAgain}`,
+    message: `The server can no longer replay after this cursor: ${sendAgain}`,
   },
   'cursor-unrecorded': {
     status: 409,
     retry: 'request',
-    message: `The cursor was never seen in this session. ${sendAgain}`,
+    message: `The cursor was never seen in this session: ${sendAgain}`,
   },
-  'session-unrecorded': { status: 404, retry: 'session', message: `The session is not known here. ${startAnew}` },
+  'session-unrecorded': { status: 404, retry: 'session', message: `The session is not known here: ${startAnew}` },
   'empty-replay': {
     status: 409,
     retry: 'request',
-    message: `The server answered the cursor with nothing: what came after it may be lost. ${sendAgain}`,
+    message: `The server answered the cursor with nothing, so what came after it may be lost: ${sendAgain}`,
   },
 };
 

@@ -14,9 +14,11 @@ import {
   isFinished,
   type LedgerBounds,
   type Leg,
+  mayAnswerElsewhere,
   NO_RIVALS,
   noteOf,
   openStream,
+  type ResumePoint,
   type Rivals,
   type Session,
   type Stream,
@@ -50,13 +52,15 @@ export interface ResolveOptions {
 
 export type Proof = 'event-id' | 'connection';
 
-export interface Owner {
+export interface Owner extends ResumePoint {
   readonly stream: Stream;
   /** The cursor's last position on this stream. */
   readonly position: Position;
   /** Its first, or 0 where that may be forgotten: what is at or before it is what the client has for certain. */
   readonly first: Position;
-  /** What else the cursor may mean, where a resume continues this one. */
+  /** The cursor is, or may be, an ID of other streams as well: the client may have it from one of those. */
+  readonly shared: boolean;
+  /** Those of them that a resume may turn out to continue instead of this one. */
   readonly rivals: Rivals;
   readonly state: OwnerFacts['state'];
   readonly proof: Proof | null;
@@ -90,7 +94,15 @@ export function resolveResume(request: ResumeRequest, session: Session | null, o
   for (const [stream, sighting] of sightings) {
     if (current && stream.generation !== generation) continue;
     const { state, proof } = stateOf(stream, sightings, request.forwarded, options, unsettled);
-    owners.push({ stream, position: sighting.last, first: sighting.first, rivals: NO_RIVALS, state, proof });
+    owners.push({
+      stream,
+      position: sighting.last,
+      first: sighting.first,
+      shared: sightings.size > 1,
+      rivals: NO_RIVALS,
+      state,
+      proof,
+    });
   }
   const forgotten =
     session === null || cursor === null
@@ -105,6 +117,7 @@ export function resolveResume(request: ResumeRequest, session: Session | null, o
   }
   const note = session === null || cursor === null ? undefined : session.notes.get(cursor);
   const delivered = owners.length > 0 && target === null;
+  const answersElsewhere = session !== null && mayAnswerElsewhere(session);
   const facts: ResumeFacts = {
     get: request.get,
     cursorFields: request.cursorFields,
@@ -121,7 +134,8 @@ export function resolveResume(request: ResumeRequest, session: Session | null, o
       standalone: owner.stream.kind === 'standalone',
       state: owner.state,
       barred: isBelowFloor(owner) && !(owner === target && mayProbe(owner, options.now)),
-      lastReplayEmpty: owner.stream.lastReplayEmpty,
+      // A fresh stream would not bring what waits after the cursor.
+      lastReplayEmpty: owner.stream.lastReplayEmpty && !answersElsewhere,
     })),
     ownerForgotten,
     storm: note !== undefined && isStorm(note, options.now),
@@ -135,7 +149,7 @@ export function resolveResume(request: ResumeRequest, session: Session | null, o
     cursor,
     // A delivered stream is none that a resume of a forgotten one could continue.
     owners: target === null && ownerForgotten ? [] : owners,
-    target: target === null ? null : { ...target, rivals: rivalsOf(target, owners, forgotten) },
+    target: target === null ? null : withRivals(target, owners, forgotten),
     proof: delivered ? (byConnection ? 'connection' : 'event-id') : null,
     unsettled: unsettled.map(({ connection }) => connection),
   };
@@ -210,9 +224,10 @@ export function unsettledSince(session: Session, options: ResolveOptions): Milli
   return since;
 }
 
-function rivalsOf(target: Owner, owners: readonly Owner[], { streams, forgotten }: Rivals): Rivals {
+function withRivals(target: Owner, owners: readonly Owner[], { streams, forgotten }: Rivals): Owner {
   const others = owners.filter((owner) => owner.state !== 'delivered' && owner !== target);
-  return { streams: [...streams, ...others.map(({ stream }) => stream)], forgotten };
+  const rivals = { streams: [...streams, ...others.map(({ stream }) => stream)], forgotten };
+  return { ...target, shared: target.shared || forgotten || rivals.streams.length > 0, rivals };
 }
 
 /** Which streams that were open when this ID was dropped may own the cursor as well? */
@@ -315,7 +330,15 @@ export function placeholderFor(session: Session, cursor: EventKey, bounds: Ledge
   const stream = openStream(session, 'placeholder', bounds, now);
   stream.mark = 1 as Position;
   stream.ring.add(cursor, stream.mark, 0);
-  return { stream, position: stream.mark, first: stream.mark, rivals: NO_RIVALS, state: 'open', proof: null };
+  return {
+    stream,
+    position: stream.mark,
+    first: stream.mark,
+    shared: false,
+    rivals: NO_RIVALS,
+    state: 'open',
+    proof: null,
+  };
 }
 
 const LATE_EMPTIES = 10;
@@ -366,8 +389,8 @@ export interface SeenBlock {
 
 /**
  * Before the first block past the cursor: is this one the cursor's event or an earlier one (inclusive replay), or the
- * terminal event of a request that is delivered? The first answer to an open request never is, whatever its ID. Where
- * upstream may be replaying another stream, nothing that looks alike is a repetition.
+ * terminal event of a request that is delivered? The first answer to an open request never is, whatever its ID. A cursor
+ * that several streams share does not say from which of them the client has it, so nothing is a repetition then.
  */
 export function duplicateBeforeCursor(
   session: Session,
@@ -375,9 +398,9 @@ export function duplicateBeforeCursor(
   block: SeenBlock,
   options: ResolveOptions,
 ): Duplicate | null {
-  const { stream, first, rivals } = target;
+  const { stream, first, shared } = target;
   if (block.key === null || block.answers.some(({ key }) => stream.requests.get(key) === null)) return null;
-  if (stream.generation === session.generation && rivals.streams.length === 0 && !rivals.forgotten) {
+  if (stream.generation === session.generation && !shared) {
     const seen = stream.ring.findEqual(block.key, block.length);
     if (seen !== null && seen <= first && cameBefore(session, target, block)) return 'replayed';
   }

@@ -1,6 +1,6 @@
 /** The fields of a GET with `Last-Event-ID`, as the question that `resolve.ts` answers. */
 import { eventKeyOfField, eventKeyOfFieldAsUtf8 } from './event-key.ts';
-import { allValues, type Fields } from './fields.ts';
+import { allValues, type Fields, firstValue, isWithoutResumption } from './fields.ts';
 import type { ResumeRequest } from './resolve.ts';
 import type { Credential } from './terms.ts';
 
@@ -21,7 +21,7 @@ export function readResumeRequest(tokens: RequestTokens, fields: Fields, forward
     cursorFields: cursors.length,
     cursorEmpty: value.trim() === '',
     sessionFields: allValues(fields, 'mcp-session-id').length,
-    withoutResumption: false,
+    withoutResumption: isWithoutResumption(firstValue(fields, 'mcp-protocol-version')),
     minted: tokens.isMinted(value),
     cursor: readings.filter((key) => key !== null),
     caller: tokens.credentialOf(fields),

@@ -7,7 +7,8 @@ import { readFileSync } from 'node:fs';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { Registry } from 'prom-client';
-import type { History } from './history.ts';
+import type { History, HistoryEntry } from './history.ts';
+import { inWords } from './words.ts';
 
 export interface Readiness {
   readonly ready: boolean;
@@ -28,18 +29,24 @@ export interface SessionView {
   readonly bytes: number;
 }
 
+/** A part of all sessions. */
+export interface SessionsPage {
+  readonly total: number;
+  readonly sessions: readonly SessionView[];
+}
+
 export interface AdminOptions {
   readonly readiness: () => Readiness;
   readonly registry: Registry;
   readonly history: History;
-  /** The latest used first. */
-  readonly sessions: () => Iterable<SessionView>;
+  /** So many from the latest used on, those before `from` left out. */
+  readonly sessions: (from: number, count: number) => SessionsPage;
   /** Effective configuration, secrets masked. */
   readonly config: () => object;
   /** What the page says at its top. */
   readonly overview: () => object;
-  /** A `Host` that may ask (DNS rebinding). */
-  readonly hostAllowed: (authority: string | null) => boolean;
+  /** Whether somebody with this `Host` and this `Origin` may ask at all (DNS rebinding). */
+  readonly admits: (authority: string | null, origin: string | undefined) => boolean;
   /** `open`: anybody; a string: whoever presents it; null: nobody. */
   readonly access: { readonly open: true } | { readonly open: false; readonly token: string | null };
 }
@@ -69,7 +76,9 @@ export class Admin {
 
   constructor(options: AdminOptions) {
     this.#options = options;
-    this.#server = createServer({ requestTimeout: 10_000 }, (request, response) => {
+    // Followers may be gone without a word; keep-alive probes find out.
+    const limits = { requestTimeout: 10_000, keepAlive: true, keepAliveInitialDelay: 15_000 };
+    this.#server = createServer(limits, (request, response) => {
       this.#serve(request, response).catch(() => response.destroy());
     });
     this.#open = {
@@ -112,8 +121,8 @@ export class Admin {
   }
 
   async #serve(request: IncomingMessage, response: ServerResponse): Promise<void> {
-    if (!this.#options.hostAllowed(request.headers.host ?? null)) {
-      send(response, 403, { error: 'this Host is not allowed here' });
+    if (!this.#options.admits(request.headers.host ?? null, request.headers.origin)) {
+      send(response, 403, { error: 'this Host or Origin is not allowed here' });
       return;
     }
     if (request.method !== 'GET' && request.method !== 'HEAD') {
@@ -127,13 +136,13 @@ export class Admin {
     const handler = this.#private[url.pathname];
     if (handler === undefined) {
       send(response, 404, { error: 'not found', paths: [...Object.keys(this.#open), ...Object.keys(this.#private)] });
-    } else if (this.#admits(request, response)) {
+    } else if (this.#authorised(request, response)) {
       await handler(url, request, response);
     }
   }
 
   /** `Authorization: Bearer <token>`, or the token as a password, which is what a browser can ask for. */
-  #admits(request: IncomingMessage, response: ServerResponse): boolean {
+  #authorised(request: IncomingMessage, response: ServerResponse): boolean {
     const { access } = this.#options;
     if (access.open) return true;
     if (access.token === null) {
@@ -155,12 +164,16 @@ export class Admin {
 
   #sessions(url: URL, response: ServerResponse): void {
     const page = Math.max(0, Math.trunc(Number(url.searchParams.get('page') ?? 0)) || 0);
-    const all = [...this.#options.sessions()];
-    const sessions = all.slice(page * PER_PAGE, (page + 1) * PER_PAGE).map((session) => ({
-      ...session,
-      lastDecisions: session.session === null ? [] : this.#lastDecisions(session.session),
-    }));
-    send(response, 200, { page, pages: Math.max(1, Math.ceil(all.length / PER_PAGE)), total: all.length, sessions });
+    const { total, sessions } = this.#options.sessions(page * PER_PAGE, PER_PAGE);
+    send(response, 200, {
+      page,
+      pages: Math.max(1, Math.ceil(total / PER_PAGE)),
+      total,
+      sessions: sessions.map((session) => ({
+        ...session,
+        lastDecisions: session.session === null ? [] : this.#lastDecisions(session.session),
+      })),
+    });
   }
 
   #lastDecisions(session: string): object[] {
@@ -168,7 +181,7 @@ export class Admin {
       .session(session)
       .exchanges.filter(({ verdict }) => verdict !== null)
       .slice(-5)
-      .map(({ at, rule, verdict, outcome, status }) => ({ at, rule, verdict, outcome, status }));
+      .map(({ at, rule, verdict, outcome, proof, status }) => ({ at, rule, verdict, outcome, proof, status }));
   }
 
   #decisions(url: URL, request: IncomingMessage, response: ServerResponse): void {
@@ -177,29 +190,38 @@ export class Admin {
     if (session !== null) {
       send(response, 200, history.session(session));
     } else if ((request.headers.accept ?? '').includes('text/event-stream')) {
-      this.#follow(response);
+      this.#follow(request, response);
     } else {
-      send(response, 200, { decisions: history.decisions() });
+      send(response, 200, { decisions: history.decisions().map(worded) });
     }
   }
 
-  #follow(response: ServerResponse): void {
+  #follow(request: IncomingMessage, response: ServerResponse): void {
     if (this.#followers >= FOLLOWERS) {
       send(response, 503, { error: `${FOLLOWERS} others are following already` });
       return;
     }
-    this.#followers += 1;
     response.writeHead(200, { 'Content-Type': 'text/event-stream', 'Cache-Control': 'no-store' });
+    if (request.method === 'HEAD') {
+      response.end();
+      return;
+    }
+    this.#followers += 1;
     response.flushHeaders();
     const stop = this.#options.history.follow((entry) => {
       // A follower that does not read misses decisions; it is not worth memory.
-      if (!response.writableNeedDrain) response.write(`id: ${entry.id}\ndata: ${JSON.stringify(entry)}\n\n`);
+      if (!response.writableNeedDrain) response.write(`id: ${entry.id}\ndata: ${JSON.stringify(worded(entry))}\n\n`);
     });
     response.on('close', () => {
       this.#followers -= 1;
       stop();
     });
   }
+}
+
+/** With what it means, which is not kept. */
+function worded(entry: HistoryEntry): object {
+  return { ...entry, words: inWords(entry) };
 }
 
 function pageHandler(file: string, type: string): Handler {

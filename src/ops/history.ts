@@ -15,6 +15,9 @@ export interface HistoryEntry {
   readonly route: string;
   /** 0 where the client got none. */
   readonly status: number;
+  /** In ms: until upstream's head, until the first body byte; null where it did not happen (yet). */
+  readonly headAfter: number | null;
+  readonly firstByteAfter: number | null;
   readonly rule: string | null;
   readonly verdict: string | null;
   readonly outcome: string | null;
@@ -121,13 +124,8 @@ export class History {
     if (session !== null) this.#ofSession(session, this.#entry(report));
   }
 
-  #entry(report: ExchangeReport): HistoryEntry {
-    return {
-      ...report,
-      at: this.#clock() - report.duration,
-      session: report.session(),
-      cursor: report.cursor(),
-    };
+  #entry({ traceparent: _, session, cursor, ...report }: ExchangeReport): HistoryEntry {
+    return { ...report, at: this.#clock() - report.duration, session: session(), cursor: cursor() };
   }
 
   #ofSession(session: string, entry: HistoryEntry): void {

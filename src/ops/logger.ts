@@ -1,7 +1,7 @@
 /** The log: one JSON object a line with fields at top level, or the same for a person's eyes. Always synchronous. */
 import { type DestinationStream, type Logger, pino } from 'pino';
-import pretty from 'pino-pretty';
 import type { Config } from '../config.ts';
+import { prettyLines } from './pretty.ts';
 
 export type { Logger } from 'pino';
 
@@ -28,49 +28,10 @@ export function createLogger(log: Config['log'], destination?: LogDestination): 
   return pino(options, log.format === 'pretty' ? prettyDestination(out) : out);
 }
 
-const IN_MESSAGE = ['method', 'path', 'status', 'verdict', 'rule', 'outcome'];
-
 /** Turns each line into its readable form in this process: no worker thread, nothing that is lost on exit. */
 function prettyDestination(out: LogDestination): DestinationStream {
-  const format = pretty.prettyFactory({
-    colorize: out.isTTY === true,
-    singleLine: true,
-    translateTime: 'SYS:HH:MM:ss.l',
-    ignore: IN_MESSAGE.join(','),
-    messageFormat: sentence,
-  });
+  const format = prettyLines(out.isTTY === true);
   return { write: (line) => void out.write(format(line)) };
-}
-
-type Colors = Parameters<pretty.MessageFormatFunc>[3]['colors'];
-
-/** `GET /mcp 409 refuse empty-replay`, and whatever else the line says. */
-function sentence(
-  log: Record<string, unknown>,
-  messageKey: string,
-  _level: string,
-  { colors }: { colors: Colors },
-): string {
-  const paint: Readonly<Record<string, (text: string) => string>> = {
-    method: colors.bold,
-    status: statusColor(log['status'], colors),
-    verdict: log['verdict'] === 'refuse' ? colors.red : log['verdict'] === 'strip' ? colors.yellow : colors.green,
-    rule: colors.cyan,
-    outcome: colors.cyan,
-  };
-  return [...IN_MESSAGE, messageKey]
-    .filter((field) => log[field] !== undefined && log[field] !== null && log[field] !== '')
-    .map((field) => (paint[field] ?? String)(visible(String(log[field]))))
-    .join(' ');
-}
-
-function statusColor(status: unknown, colors: Colors): (text: string) => string {
-  return Number(status) >= 500 ? colors.red : Number(status) >= 400 ? colors.yellow : colors.green;
-}
-
-/** A terminal obeys control characters; a path or an error may hold some (C1 ones pass HTTP's grammar as obs-text). */
-function visible(text: string): string {
-  return text.replace(/[\x00-\x08\x0b-\x1f\x7f-\x9f]/g, '?');
 }
 
 /**
@@ -79,24 +40,26 @@ function visible(text: string): string {
  * @param key - the field `event` of the line.
  * @param everyMs - the interval in milliseconds.
  * @param clock - milliseconds, monotonic.
- * @returns what to call each time; a line says in `suppressed` how many were left out since the one before.
+ * @returns what to call each time; it says whether a line was written, and that line says in `suppressed` how many were
+ *   left out since the one before.
  */
 export function limited(
   logger: Pick<Logger, 'warn'>,
   key: string,
   everyMs: number,
   clock: () => number,
-): (fields: object, message: string) => void {
+): (fields: object, message: string) => boolean {
   let last = Number.NEGATIVE_INFINITY;
   let suppressed = 0;
   return (fields, message) => {
     const now = clock();
     if (now - last < everyMs) {
       suppressed += 1;
-      return;
+      return false;
     }
     logger.warn({ event: key, ...fields, suppressed }, message);
     last = now;
     suppressed = 0;
+    return true;
   };
 }

@@ -3,10 +3,13 @@
  * numbers here and are read when somebody scrapes.
  */
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
+import { type Action, type ResumeFacts, RULES, type Rule } from '../core/decide.ts';
+import { OUTCOMES } from '../core/replay.ts';
 import type { ExchangeReport, Observer } from '../report.ts';
 
 export interface Gauges {
   readonly sessions: () => number;
+  /** Failures since the start. */
   readonly storeErrors: () => number;
 }
 
@@ -74,10 +77,21 @@ export function createMetrics(gauges: Gauges): Metrics {
     help: 'Failures of the shared store.',
     registers,
     collect() {
+      this.reset();
       this.inc(gauges.storeErrors());
     },
   });
   void storeErrors;
+
+  // What has not happened yet is a zero, so that the first time it does is an increase.
+  for (const rule of RULES) for (const verdict of verdictsOf(rule)) resumes.inc({ verdict, rule: rule.name }, 0);
+  for (const outcome of [...OUTCOMES, 'late-empty']) replays.inc({ outcome }, 0);
+  for (const kind of ['result', 'error']) terminals.inc({ kind }, 0);
+  for (const kind of ['request', 'standalone', 'placeholder']) streams.inc({ kind }, 0);
+  for (const cause of ['initialize', 'restart', 'instance']) generations.inc({ cause }, 0);
+  for (const cause of ['encoding', 'decoding', 'failure']) blind.inc({ cause }, 0);
+  for (const kind of ['replayed', 'terminal'])
+    for (const action of ['dropped', 'passed']) duplicates.inc({ kind, action }, 0);
 
   const observer: Observer = {
     decided(report: ExchangeReport) {
@@ -103,4 +117,27 @@ export function createMetrics(gauges: Gauges): Metrics {
     eventDelay: (seconds) => eventDelay.observe(seconds),
   };
   return { registry, observer };
+}
+
+/** A resume of nothing that is known. What a rule comes to depends on `unrecorded` at most. */
+const FACTS: ResumeFacts = {
+  get: true,
+  cursorFields: 1,
+  cursorEmpty: false,
+  sessionFields: 1,
+  withoutResumption: false,
+  minted: false,
+  approved: true,
+  sessionKnown: true,
+  sessionEnded: false,
+  listening: false,
+  owners: [],
+  ownerForgotten: false,
+  storm: false,
+  unrecorded: 'forward',
+  complete: false,
+};
+
+function verdictsOf(rule: Rule): ReadonlySet<Action> {
+  return new Set([rule.action(FACTS), rule.action({ ...FACTS, unrecorded: 'refuse' })]);
 }

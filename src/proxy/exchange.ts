@@ -12,6 +12,7 @@
 import { type IncomingMessage, type ServerResponse, STATUS_CODES } from 'node:http';
 import type { Receipt } from '../core/delivery.ts';
 import {
+  allValues,
   cameThroughIntermediary,
   type Fields,
   firstValue,
@@ -134,12 +135,12 @@ export class Exchange implements UpstreamListener {
 
   /** Runs the request. Never throws; what goes wrong becomes an answer. */
   start(): void {
-    const isResume = this.#method === 'GET' && firstValue(this.#fields, 'last-event-id') !== null;
-    if (this.#learning === null || !isResume) {
+    const isGet = this.#in.guarded && this.#method === 'GET';
+    if (!isGet || firstValue(this.#fields, 'last-event-id') === null) {
       this.#send(false);
       return;
     }
-    decideResume(this.#room, this.#fields, this.#learning.key, this.#receipt.forwarded).then(
+    decideResume(this.#room, this.#fields, this.#learning?.key ?? null, this.#receipt.forwarded).then(
       (resume) => this.#carryOut(resume),
       (error: unknown) => this.failed(new GuardError('internal', String(error), { cause: error })),
     );
@@ -593,6 +594,10 @@ export class Exchange implements UpstreamListener {
       observed: route.mode === 'observe',
       session: this.#shownSession,
       cursor: () => (cursor === null ? null : tokens.shown(cursor)),
+      traceparent: () => {
+        const [only = null, ...more] = allValues(this.#fields, 'traceparent');
+        return more.length === 0 ? only : null;
+      },
       error: this.#error,
       end,
       stream: stream === null ? null : { ordinal: stream.ordinal, kind: stream.kind },

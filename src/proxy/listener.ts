@@ -111,10 +111,10 @@ export class Listener {
 
   /** Puts new options in force for requests that begin from now on. */
   reload(options: ListenerOptions): void {
-    this.#options = options;
     if (options.tls !== null && 'setSecureContext' in this.#server) {
       (this.#server as TlsServer).setSecureContext(options.tls);
     }
+    this.#options = options;
   }
 
   /** Takes no more connections, answers new requests with 503, and resolves when nothing is open or `timeout` ms are over. */
@@ -154,7 +154,7 @@ export class Listener {
     }
     if (typeof room === 'string') {
       this.#options.refused(room);
-      answer(response, room);
+      answer(response, room, waits);
       return;
     }
     if (waits && isWelcome(request, room)) response.writeContinue();
@@ -299,10 +299,10 @@ function hostOf(authority: string | null): string {
   return (authority ?? '').toLowerCase().replace(/:\d*$/, '');
 }
 
-function answer(response: ServerResponse, code: ErrorCode): void {
+function answer(response: ServerResponse, code: ErrorCode, waits: boolean): void {
   const body = errorBody(code);
-  // Of a request that is not here as a whole nobody knows whether the rest will come.
-  const closes = code === 'draining' || code === 'bad-request' || !response.req.complete;
+  // Of a client that waits for leave to send its body nobody knows whether it sends it without.
+  const closes = code === 'draining' || code === 'bad-request' || waits;
   response.writeHead(ERRORS[code].status, {
     'Content-Type': 'application/json',
     'Content-Length': Buffer.byteLength(body),

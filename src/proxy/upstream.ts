@@ -69,11 +69,15 @@ interface Lane {
   connection: Connection | null;
   /** A connection opened ahead of its request. */
   ready: Socket | null;
+  /** Connections opened for the request at hand. */
+  attempts: number;
 }
 
 const KEEP_ALIVE_PROBE = 15_000;
 const IDLE_TIMEOUT = 4_000;
 const MOST_IDLE = 256;
+/** undici opens the next connection for as long as each is closed before it has written the request. */
+const MOST_ATTEMPTS = 3;
 
 export class Upstream {
   readonly origin: string;
@@ -100,12 +104,12 @@ export class Upstream {
     this.#options = options;
     this.#hostname = bareHost(url.hostname);
     this.#loopbackPort = options.watchRestarts && isLoopback(url.hostname) ? portOf(url) : null;
-    this.#connect = this.#connector(options.tls);
+    this.#connect = connector(options.tls, options.connectTimeout);
   }
 
   /** For connections opened from now on. */
-  renewTls(tls: UpstreamOptions['tls']): void {
-    this.#connect = this.#connector(tls);
+  renew(tls: UpstreamOptions['tls'], connectTimeout: number): void {
+    this.#connect = connector(tls, connectTimeout);
   }
 
   /** Connections open now. */
@@ -158,6 +162,7 @@ export class Upstream {
   /** Sends a request, once. */
   dispatch(request: UpstreamRequest, listener: UpstreamListener): Hop {
     const lane = this.#idle.pop() ?? this.#newLane();
+    lane.attempts = 0;
     const exchange = new Exchange(lane, listener, (reusable) => {
       if (reusable && !this.#closed && this.#idle.length < MOST_IDLE) this.#idle.push(lane);
       else this.#discard(lane);
@@ -186,15 +191,11 @@ export class Upstream {
     for (const lane of this.#idle.splice(0)) this.#discard(lane);
   }
 
-  #connector(tls: UpstreamOptions['tls']): buildConnector.connector {
-    const timeout = this.#options.connectTimeout;
-    return buildConnector({ ...tls, timeout, keepAlive: true, keepAliveInitialDelay: KEEP_ALIVE_PROBE });
-  }
-
   #newLane(): Lane {
     const lane: Lane = {
       ready: null,
       connection: null,
+      attempts: 0,
       client: new Client(this.origin, {
         connect: (options, callback) => this.#connectLane(lane, options, callback as OpenCallback),
         pipelining: 1,
@@ -222,6 +223,11 @@ export class Upstream {
       queueMicrotask(() => callback(null, ready));
       return;
     }
+    lane.attempts += 1;
+    if (lane.attempts > MOST_ATTEMPTS) {
+      queueMicrotask(() => callback(new GuardError('upstream-reset'), null));
+      return;
+    }
     // Without a name of ours the connector takes the one in upstream's URL, and none where that is an address.
     this.#connect({ ...options, servername: '' }, (error, socket) => {
       if (error !== null) {
@@ -237,7 +243,10 @@ export class Upstream {
           connection.identity = identity;
         })
         .catch(() => {})
-        .then(() => callback(null, socket));
+        .then(() => {
+          if (socket.destroyed) callback(new GuardError('upstream-reset', connection.error?.message), null);
+          else callback(null, socket);
+        });
     });
   }
 
@@ -256,6 +265,10 @@ export class Upstream {
       this.#refused?.survivors.delete(connection);
     });
   }
+}
+
+function connector(tls: UpstreamOptions['tls'], timeout: number): buildConnector.connector {
+  return buildConnector({ ...tls, timeout, keepAlive: true, keepAliveInitialDelay: KEEP_ALIVE_PROBE });
 }
 
 type OpenCallback = (...args: [null, Socket] | [Error, null]) => void;

@@ -28,7 +28,7 @@ const STATUS: Readonly<Record<ResumptionRefusal, 404 | 409>> = {
 const MESSAGE: Readonly<Record<ResumptionRefusal, string>> = {
   'unknown-session': 'the session is not known',
   'evicted-session': 'the session was evicted',
-  superseded: 'the generation was superseded by a newer one',
+  superseded: 'the generation was superseded',
   'generation-differs': 'the cursor is of a generation that this session never had',
   'below-floor': 'the events after the cursor are no longer stored',
   'above-mark': 'the cursor is of an event that was never written',
@@ -58,7 +58,7 @@ export interface SessionWindow {
 }
 
 export interface ReplayAuthorizerOptions {
-  /** Sessions remembered at most, evicted ones included; the oldest is forgotten first. Default 10,000. */
+  /** Sessions remembered at most, evicted ones included; the least recently used is forgotten first. Default 10,000. */
   readonly maxSessions?: number;
 }
 
@@ -66,7 +66,7 @@ interface Remembered {
   generation: number;
   replayFloor: number;
   highWaterMark: number;
-  evicted: boolean;
+  state: 'live' | 'superseded' | 'evicted';
 }
 
 export class ReplayAuthorizer {
@@ -89,7 +89,7 @@ export class ReplayAuthorizer {
   open(session: string): number {
     const generation = (this.#sessions.get(session)?.generation ?? 0) + 1;
     this.#sessions.delete(session);
-    this.#sessions.set(session, { generation, replayFloor: 0, highWaterMark: 0, evicted: false });
+    this.#sessions.set(session, { generation, replayFloor: 0, highWaterMark: 0, state: 'live' });
     if (this.#sessions.size > this.#maxSessions) this.#sessions.delete(this.#sessions.keys().next().value!);
     return generation;
   }
@@ -97,13 +97,19 @@ export class ReplayAuthorizer {
   /**
    * An event was written in the current generation.
    *
+   * @param eventId - its number, where the server counts for itself. Default: the next one.
    * @returns its number, from 1.
    * @throws {ResumptionTokenError} where the session is not live.
+   * @throws {RangeError} for a number that is no safe integer above the mark.
    */
-  record(session: string): number {
+  record(session: string, eventId?: number): number {
     const live = this.#live(session);
-    live.highWaterMark += 1;
-    return live.highWaterMark;
+    const number = eventId ?? live.highWaterMark + 1;
+    if (!Number.isSafeInteger(number) || number <= live.highWaterMark) {
+      throw new RangeError(`event ${number} does not come after event ${live.highWaterMark}`);
+    }
+    live.highWaterMark = number;
+    return number;
   }
 
   /**
@@ -123,7 +129,13 @@ export class ReplayAuthorizer {
   /** The session is over; its ID stays known, so that its cursors are refused as what they are. */
   evict(session: string): void {
     const known = this.#sessions.get(session);
-    if (known !== undefined) known.evicted = true;
+    if (known !== undefined) known.state = 'evicted';
+  }
+
+  /** Everything minted so far is void, and no new generation is open yet. `open` begins one. */
+  supersede(session: string): void {
+    const known = this.#sessions.get(session);
+    if (known?.state === 'live') known.state = 'superseded';
   }
 
   /** Forgets the session altogether. */
@@ -134,7 +146,7 @@ export class ReplayAuthorizer {
   /** @returns the session's window, or null where it is not live. */
   window(session: string): SessionWindow | null {
     const known = this.#sessions.get(session);
-    if (known === undefined || known.evicted) return null;
+    if (known?.state !== 'live') return null;
     const { generation, replayFloor, highWaterMark } = known;
     return { generation, replayFloor, highWaterMark };
   }
@@ -158,7 +170,11 @@ export class ReplayAuthorizer {
   #live(session: string): Remembered {
     const known = this.#sessions.get(session);
     if (known === undefined) throw new ResumptionTokenError('unknown-session');
-    if (known.evicted) throw new ResumptionTokenError('evicted-session');
+    if (known.state === 'evicted') throw new ResumptionTokenError('evicted-session');
+    if (known.state === 'superseded') throw new ResumptionTokenError('superseded');
+    // The order of the map is the order of use.
+    this.#sessions.delete(session);
+    this.#sessions.set(session, known);
     return known;
   }
 }

@@ -8,7 +8,7 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { AddressInfo, Socket } from 'node:net';
 import { NodeStreamableHTTPServerTransport } from '@modelcontextprotocol/node';
 import { Server as Server1 } from '@modelcontextprotocol/sdk/server/index.js';
-import { StreamableHTTPServerTransport } from '@modelcontextprotocol/sdk/server/streamableHttp.js';
+import { type EventStore, StreamableHTTPServerTransport } from '@modelcontextprotocol/sdk/server/streamableHttp.js';
 import type { Transport as Transport1 } from '@modelcontextprotocol/sdk/shared/transport.js';
 import { CallToolRequestSchema, ListToolsRequestSchema, McpError } from '@modelcontextprotocol/sdk/types.js';
 import { ProtocolError, Server as Server2 } from '@modelcontextprotocol/server';
@@ -70,7 +70,7 @@ interface Session {
   close(): Promise<void>;
 }
 
-const TOOLS = ['add', 'fail', 'slow', 'late', 'gate', 'poll'];
+const TOOLS = ['add', 'fail', 'slow', 'burst', 'late', 'gate', 'poll'];
 const toolList = {
   tools: TOOLS.map((name) => ({ name, description: name, inputSchema: { type: 'object' as const } })),
 };
@@ -78,6 +78,8 @@ const toolList = {
 export interface ServerOptions {
   /** `retry` of priming events, in milliseconds. */
   readonly retryInterval?: number;
+  /** What a session's transport gets instead of the record-keeping store; `store` then knows nothing. */
+  readonly storeFor?: (sessionId: string) => EventStore;
   /** Answers a GET without a cursor 405, as a server does that never speaks first. Default: false. */
   readonly withoutListening?: boolean;
 }
@@ -110,6 +112,9 @@ export async function startSdkServer(version: ServerVersion, options: ServerOpti
           await call.progress(step, 3);
         }
         return 'slow is done';
+      case 'burst':
+        for (let step = 1; step <= 5; step += 1) await call.progress(step, 5);
+        return 'burst is done';
       case 'late':
         await call.progress(1, 2);
         await after(Number(call.args['after']));
@@ -127,12 +132,15 @@ export async function startSdkServer(version: ServerVersion, options: ServerOpti
     }
   }
 
-  const transportOptions = (adopt: (id: string) => void) => ({
-    sessionIdGenerator: () => randomUUID(),
-    eventStore: store,
-    onsessioninitialized: adopt,
-    ...(options.retryInterval === undefined ? {} : { retryInterval: options.retryInterval }),
-  });
+  const transportOptions = (adopt: (id: string) => void) => {
+    const sessionId = randomUUID();
+    return {
+      sessionIdGenerator: () => sessionId,
+      eventStore: options.storeFor?.(sessionId) ?? store,
+      onsessioninitialized: adopt,
+      ...(options.retryInterval === undefined ? {} : { retryInterval: options.retryInterval }),
+    };
+  };
 
   async function openSession(): Promise<Session> {
     const adopt = (id: string): void => void sessions.set(id, session);
@@ -235,7 +243,7 @@ export async function startSdkServer(version: ServerVersion, options: ServerOpti
 type RunTool = (name: string, call: ToolCall) => Promise<string>;
 type TransportOptions = {
   sessionIdGenerator: () => string;
-  eventStore: BookkeepingStore;
+  eventStore: EventStore;
   onsessioninitialized: (id: string) => void;
   retryInterval?: number;
 };

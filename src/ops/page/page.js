@@ -25,37 +25,8 @@ function shape(name, properties, title) {
 const clock = (at) => new Date(at).toLocaleTimeString();
 const dash = (value) => value ?? '–';
 
-const WORDS = {
-  finished: 'The request is finished and its result arrived, so the cursor was taken off.',
-  'finished-while-listening': 'The request is finished and a listening stream is open: there is nothing to resume.',
-  'finished-storm': 'The same finished cursor again and again: answered without asking the server.',
-  'finished-undelivered': 'The request is finished but the client may lack the result: the server has to replay it.',
-  'standalone-below-floor': 'The listening stream could not be continued, so a fresh one was opened.',
-  'below-replay-floor': 'The server could not replay this cursor before: answered without asking it.',
-  'in-window': 'The request is running: the server was asked to go on.',
-  'generation-mismatch': 'The cursor is from before the server restarted or the session began anew.',
-  'session-ended': 'The server ended this session.',
-  'cursor-unrecorded': 'This cursor was never seen here: the server was asked.',
-  'session-unrecorded': 'This session was never seen here: the server was asked.',
-  'minted-id': 'The client came back with the ID of our own error event.',
-  'ambiguous-fields': 'A field was given twice: passed as it came.',
-};
-
-const ENDINGS = {
-  empty: 'The server answered with nothing.',
-  silent: 'The server sent nothing in time.',
-  broken: 'The server broke the connection.',
-  abandoned: 'The client left first.',
-  polled: 'Nothing yet, as the server announced.',
-  live: 'Quiet, still open.',
-  replayed: 'It did.',
-};
-
-const inWords = ({ rule, outcome, observed }) =>
-  [WORDS[rule] ?? '', ENDINGS[outcome] ?? '', observed ? 'Only observed: nothing was changed.' : ''].join(' ').trim();
-
 function decisionRow(entry) {
-  const { at, session, cursor, verdict, rule, outcome, status } = entry;
+  const { at, session, cursor, verdict, rule, outcome, status, words } = entry;
   return element(
     'tr',
     {},
@@ -66,7 +37,7 @@ function decisionRow(entry) {
     element('td', {}, dash(rule)),
     element('td', {}, dash(outcome)),
     element('td', {}, status === 0 ? '–' : status),
-    element('td', {}, inWords(entry)),
+    element('td', {}, words),
   );
 }
 
