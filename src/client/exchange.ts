@@ -182,10 +182,10 @@ export class Exchange implements PipeOwner {
       signal?.addEventListener('abort', follow);
       this.#unfollow = () => signal?.removeEventListener('abort', follow);
     }
-    this.#call.send({ strip, signal: this.#abort?.signal ?? null }).then(
-      (response) => this.#head(response),
-      (error: unknown) => this.failed(error),
-    );
+    this.#call
+      .send({ strip, signal: this.#abort?.signal ?? null })
+      .then((response) => this.#head(response))
+      .catch((error: unknown) => this.failed(error));
   }
 
   // From the server.
@@ -214,7 +214,7 @@ export class Exchange implements PipeOwner {
     this.#watch?.head(status, isStream);
     if (this.#watch?.holding) {
       this.#pipe ??= new Pipe(body, this);
-      void this.#pipe.readAhead(() => this.#watch?.holding ?? false);
+      this.#pipe.readAhead(() => this.#watch?.holding ?? false).catch((error: unknown) => this.failed(error));
     } else {
       this.#commit();
     }

@@ -419,6 +419,7 @@ function cameBefore(session: Session, { stream, first }: Owner, block: SeenBlock
   );
 }
 
+/** Where an id was used more than once, the block may answer any of those requests: all have to be delivered. */
 function isDeliveredAnswer(
   session: Session,
   own: Stream,
@@ -426,14 +427,17 @@ function isDeliveredAnswer(
   block: SeenBlock,
   options: ResolveOptions,
 ): boolean {
-  const candidates = own.requests.has(request) || session.anonymous ? [own] : session.streams;
-  for (const stream of candidates) {
+  if (options.deliveryProof === 'event-id') return false;
+  let found = false;
+  for (const stream of session.anonymous ? [own] : session.streams) {
     const answer = stream.requests.get(request);
-    if (!answer || stream.generation !== session.generation) continue;
+    if (answer === undefined || stream.generation !== session.generation) continue;
+    if (answer === null) return false;
     if (answer.key !== block.key || answer.length !== block.length) continue;
-    if (options.deliveryProof === 'connection' && provenByReceipt(stream, answer, options, [])) return true;
+    if (!provenByReceipt(stream, answer, options, [])) return false;
+    found = true;
   }
-  return false;
+  return found;
 }
 
 /** After that: has this very exchange already carried the same terminal event, under the same ID? */

@@ -34,7 +34,10 @@ function sentence(log: Line, messageKey: string, _level: string, { colors }: { c
 
 function story(log: Line, _messageKey: string, _level: string, { colors }: { colors: Colors }): string {
   const error = log['error'] === undefined ? '' : failure(String(log['error']));
-  const words = [error, inWords(log as Worded)].filter((part) => part !== '').join(' ');
+  // A failure says how it ended; the outcome would say it again.
+  const words = [error, inWords(error === '' ? (log as Worded) : { ...(log as Worded), outcome: null })]
+    .filter((part) => part !== '')
+    .join(' ');
   const details = [
     ...['session', 'cursor'].filter((field) => log[field] !== undefined).map((field) => `${field} ${log[field]}`),
     log['clientLeft'] === true ? 'the client left' : '',

@@ -83,40 +83,51 @@ function littleEndian(bytes: Uint8Array): string {
 const MAPPED_PREFIX = '0000000000000000FFFF0000';
 const unmapped = (end: string): string => (end.startsWith(MAPPED_PREFIX) ? end.slice(MAPPED_PREFIX.length) : end);
 
+interface Entry {
+  readonly local: string;
+  readonly state: string;
+  readonly unsent: number;
+  readonly inode: number;
+}
+
 /** One line: `sl local remote state tx:rx tr:when retransmits uid timeout inode …`. Null for the heading. */
-function parseLine(
-  line: string,
-): { local: string; remote: string; state: string; unsent: number; inode: number } | null {
+function parseLine(line: string): Entry | null {
   const columns = line.trim().split(/\s+/);
   const [sl, local, remote, state, queues] = columns;
   if (sl === undefined || !sl.endsWith(':') || local === undefined || remote === undefined) return null;
   if (state === undefined || queues === undefined) return null;
   return {
     local: unmapped(local),
-    remote: unmapped(remote),
     state,
     unsent: Number.parseInt(queues.split(':', 1)[0]!, 16),
     inode: Number(columns[9] ?? 0),
   };
 }
 
-/** The views of all connections in the text of one or more tables. */
-export function parseConnections(...tables: readonly string[]): Map<Tuple, KernelView> {
-  const views = new Map<Tuple, KernelView>();
+/**
+ * The view of one connection in the text of one or more tables; undefined where it is not there. A table has a line for
+ * every connection of the machine, so it is searched, not parsed.
+ */
+export function viewIn(tuple: Tuple, ...tables: readonly string[]): KernelView | undefined {
+  const [local, remote] = tuple.split(' ');
+  let view: KernelView | undefined;
   for (const table of tables) {
-    for (const line of table.split('\n')) {
-      const entry = parseLine(line);
-      if (entry === null || entry.state === LISTEN) continue;
-      const state = Number.parseInt(entry.state, 16);
-      // Only states in which the handshake is over say anything about bytes.
-      if (state !== ESTABLISHED && state < 0x04) continue;
-      views.set(`${entry.local} ${entry.remote}`, {
-        unacknowledged: entry.unsent,
-        peerClosed: PEER_CLOSED.has(state),
-      });
+    for (const wanted of [` ${tuple} `, ` ${MAPPED_PREFIX}${local} ${MAPPED_PREFIX}${remote} `]) {
+      for (let at = table.indexOf(wanted); at !== -1; at = table.indexOf(wanted, at + 1)) {
+        const start = table.lastIndexOf('\n', at) + 1;
+        const end = table.indexOf('\n', at);
+        view = viewOf(parseLine(table.slice(start, end === -1 ? table.length : end))) ?? view;
+      }
     }
   }
-  return views;
+  return view;
+}
+
+function viewOf(entry: Entry | null): KernelView | undefined {
+  const state = Number.parseInt(entry?.state ?? LISTEN, 16);
+  // Only states in which the handshake is over say anything about bytes.
+  if (entry === null || entry.state === LISTEN || (state !== ESTABLISHED && state < 0x04)) return undefined;
+  return { unacknowledged: entry.unsent, peerClosed: PEER_CLOSED.has(state) };
 }
 
 /** Inodes listening on a port at a wildcard or loopback address. */
@@ -193,20 +204,13 @@ export function kernelTables(sharedFor: number, now: () => number, platform: str
       listeners: async () => ({ inodes: NOBODY, readAt: 0 }),
     };
   }
-  const connections = shared(
-    async () => {
-      const tables = await readTables(whole);
-      return tables === null ? null : parseConnections(...tables);
-    },
-    sharedFor,
-    now,
-  );
+  const connections = shared(() => readTables(whole), sharedFor, now);
   const listening = shared(() => readTables(listeningPart), sharedFor, now);
   return {
     async connections(notBefore) {
       const { answer, at } = connections(notBefore);
-      const views = await answer;
-      return { viewOf: (tuple) => (views === null ? 'unknown' : (views.get(tuple) ?? 'absent')), readAt: at };
+      const tables = await answer;
+      return { viewOf: (tuple) => (tables === null ? 'unknown' : (viewIn(tuple, ...tables) ?? 'absent')), readAt: at };
     },
     async listeners(port, notBefore) {
       const { answer, at } = listening(notBefore);
