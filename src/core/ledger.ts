@@ -102,10 +102,19 @@ export interface Leg {
   listening: boolean;
 }
 
+/** A resume that was stripped for an approved caller. */
+export interface Strip {
+  readonly at: Millis;
+  /** How many events it has brought so far. */
+  readonly leg: () => number;
+  /** It went up as a probe. */
+  readonly probe: boolean;
+}
+
 /** What is remembered about one cursor of a session, apart from the streams that own it. */
 export interface CursorNote {
-  /** The last strips, for approved callers: when, and the leg that shows whether they brought an event. */
-  readonly strips: { readonly at: Millis; readonly leg: () => number }[];
+  /** The last ones. */
+  readonly strips: Strip[];
   storm: Probe | null;
   firstRefusedAt: Millis | null;
   lateEmpties: number;

@@ -22,6 +22,7 @@ import {
   type Rivals,
   type Session,
   type Stream,
+  type Strip,
 } from './ledger.ts';
 import { claimProbe, type Outcome, probeIsDue, probeIsOut, settleProbe, startProbing } from './replay.ts';
 import type { Credential, EventKey, Millis, Position, RequestKey } from './terms.ts';
@@ -297,22 +298,24 @@ export function noteVerdict(session: Session, resolution: Resolution, verdict: V
     noteOf(session, cursor).storm ??= startProbing(now);
 }
 
-/** A strip for an approved caller has been sent upstream; `events` tells how many events it has brought so far. */
-export function noteStrip(session: Session, cursor: EventKey, events: () => number, now: Millis): void {
+/** A strip for an approved caller is sent upstream; `events` tells how many events it has brought so far. */
+export function noteStrip(session: Session, cursor: EventKey, events: () => number, now: Millis): Strip {
   const note = noteOf(session, cursor);
-  note.strips.push({ at: now, leg: events });
+  const strip: Strip = { at: now, leg: events, probe: note.storm !== null };
+  note.strips.push(strip);
   if (note.strips.length > STORM_STRIPS) note.strips.shift();
   if (note.storm !== null) note.storm = claimProbe(note.storm, now);
+  return strip;
 }
 
-/** That strip is over. */
-export function settleStrip(session: Session, cursor: EventKey, events: number, now: Millis): void {
+/** That strip is over. One that was under way before the storm, or that nobody noted, is no probe. */
+export function settleStrip(session: Session, cursor: EventKey, events: number, now: Millis, strip?: Strip): void {
   const note = session.notes.get(cursor);
   if (note === undefined) return;
   if (events > 0) {
     note.storm = null;
     note.strips.length = 0;
-  } else if (note.storm !== null && probeIsOut(note.storm)) {
+  } else if (note.storm !== null && probeIsOut(note.storm) && strip?.probe !== false) {
     note.storm = settleProbe(note.storm, 'nothing', now);
   }
 }
