@@ -58,6 +58,7 @@ export function checkTogether(settled: Settled, layers: readonly Layer[], report
     report(one, `cannot be combined with ${other}: give one of them`);
   }
   if (routes) checkRoutes(routes, report);
+  checkLoop(settled, report);
   for (const [cert, key] of [
     ['upstream.cert', 'upstream.key'],
     ['tls.cert', 'tls.key'],
@@ -71,6 +72,30 @@ export function checkTogether(settled: Settled, layers: readonly Layer[], report
   if (admin?.origin && one && one.port !== 0 && addressText(one) === addressText(other)) {
     report(admin.where([]), 'must be another address than listen');
   }
+}
+
+/** An upstream that is this very listener would ask itself for ever. */
+function checkLoop(settled: Settled, report: Report): void {
+  const { host, port } = (settled.get('listen') as Entry).value as Address;
+  const url = settled.get('upstream.url');
+  const routes = settled.get('routes');
+  const upstreams: [string, UpstreamUrl][] = [];
+  if (url?.value !== undefined) upstreams.push([url.where([]), url.value as UpstreamUrl]);
+  for (const [index, route] of ((routes?.value ?? []) as RouteValue[]).entries()) {
+    upstreams.push([routes!.where([index, 'upstream']), route.upstream]);
+  }
+  for (const [where, { origin }] of upstreams) {
+    const target = new URL(origin);
+    const same = target.hostname.replace(/^\[|\]$/g, '') === host || isLoopback(target.hostname, host);
+    if (same && Number(target.port) === port)
+      report(where, `is this proxy itself, which listens on ${addressText({ host, port })}`);
+  }
+}
+
+/** Both are this machine, as far as names tell. */
+function isLoopback(hostname: string, listen: string): boolean {
+  const local = /^(localhost|127(\.\d+){3}|\[?::1\]?)$/;
+  return local.test(hostname) && (local.test(listen) || listen === '0.0.0.0' || listen === '::');
 }
 
 type RouteValue = NonNullable<Values['routes']>[number];

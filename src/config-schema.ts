@@ -169,9 +169,14 @@ export const SETTINGS = {
   replayDeadline: setting(someDuration, '5s', 'how long the replay of an undelivered result may take to begin'),
   'tap.maxHeldBytes': setting(size, '1MiB', 'the most bytes of one stream that are held back'),
   sessionMemory: setting(duration, '10m', 'how long an ended session is remembered'),
-  store: setting(storeUrl, 'memory', 'where sessions are remembered: memory, or Redis for several replicas', {
-    option: '--store <memory or redis-url>',
-  }),
+  store: setting(
+    storeUrl,
+    'memory',
+    'where sessions are remembered: memory (Redis, for several replicas, is not in this version)',
+    {
+      option: '--store <memory or redis-url>',
+    },
+  ),
   storeFailure: setting(oneOf(['forward', 'refuse']), 'forward', 'what to do with a resume while the store is down'),
   preserveHost: setting(toggle, false, 'send the Host of the client upstream'),
   keepAlive: setting(durationOrOff, 'off', 'write a comment line into a quiet stream this often, or off'),

@@ -26,10 +26,12 @@ export const ERRORS = {
   'fields-too-large': { status: 431, fault: 'client', sentence: 'the request header fields are larger than allowed' },
   // Never sent, since nobody is left to read it; 499 is what operators know from access logs.
   'client-gone': { status: 499, fault: 'client', sentence: 'the client left' },
+  'upstream-unresolved': { status: 502, fault: 'upstream', sentence: 'the name of the upstream server is not known' },
   'upstream-refused': { status: 502, fault: 'upstream', sentence: 'cannot connect to the upstream server' },
   'upstream-reset': { status: 502, fault: 'upstream', sentence: 'the upstream server broke the connection' },
   'upstream-bad-head': { status: 502, fault: 'upstream', sentence: 'the upstream server sent a malformed response' },
   'upstream-timeout': { status: 504, fault: 'upstream', sentence: 'the upstream server did not answer in time' },
+  'loop-detected': { status: 508, fault: 'configuration', sentence: 'the request came back through this proxy' },
   draining: { status: 503, fault: 'ours', sentence: 'shutting down' },
   overloaded: { status: 503, fault: 'ours', sentence: 'too many streams are open' },
   'store-unavailable': { status: 503, fault: 'ours', sentence: 'the shared store is unavailable' },

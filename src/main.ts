@@ -1,9 +1,10 @@
 /** The composition root: builds the rooms, hands each what it needs, binds, reloads, drains. */
 import { readFileSync } from 'node:fs';
+import type { IncomingMessage } from 'node:http';
 import { isIPv6 } from 'node:net';
 import type { Config, Route } from './config.ts';
 import type { Session } from './core/ledger.ts';
-import { GuardError } from './errors.ts';
+import { type ErrorCode, GuardError } from './errors.ts';
 import { Admin, type SessionsPage, type SessionView } from './ops/admin.ts';
 import { exchangeLog } from './ops/exchange-log.ts';
 import { History } from './ops/history.ts';
@@ -42,7 +43,9 @@ export interface StartOptions {
 
 /** @throws {GuardError} `address-unavailable` with the address in its message, or `config-invalid`. */
 export async function startProxy(config: Config, options: StartOptions = {}): Promise<RunningProxy> {
-  if (config.store !== 'memory') throw new GuardError('config-invalid', 'store: only "memory" is available yet');
+  if (config.store !== 'memory') {
+    throw new GuardError('config-invalid', 'store: only memory is in this version; Redis is not');
+  }
   const logger = options.logger ?? createLogger(config.log);
   const now = options.now ?? (() => performance.now());
   const tokens = createTokens();
@@ -54,6 +57,7 @@ export async function startProxy(config: Config, options: StartOptions = {}): Pr
   const tracing = await startTracing({ env: process.env, logger, version: options.version ?? 'unknown', now });
   const observer = all(metrics.observer, exchangeLog(logger, now), history.observer, tracing?.observer ?? {});
   const refused = refusedLog(logger, now);
+  const unguarded = unguardedLog(logger, now);
   const upstreams = new Map<string, Upstream>();
   let current = config;
 
@@ -112,6 +116,7 @@ export async function startProxy(config: Config, options: StartOptions = {}): Pr
       concurrentStreams: of.bounds.concurrentStreams,
       now,
       refused,
+      unguarded,
     };
   };
 
@@ -167,6 +172,10 @@ export async function startProxy(config: Config, options: StartOptions = {}): Pr
   let closing: Promise<void> | null = null;
   const drain = async (): Promise<void> => {
     draining = true;
+    logger.info(
+      { event: 'draining', open: listener.open, timeout: current.drainTimeout },
+      `draining: ${listener.open} open`,
+    );
     if (current.drainDelay > 0) await new Promise((resolve) => setTimeout(resolve, current.drainDelay));
     await listener.drain(current.drainTimeout);
     clearInterval(sweeper);
@@ -193,6 +202,10 @@ export async function startProxy(config: Config, options: StartOptions = {}): Pr
     close: () => (closing ??= drain()),
   };
 }
+
+/** Repeated warnings are at least this far apart, in ms. */
+const REPEAT = 10_000;
+const UNGUARDED_REPEAT = 3_600_000;
 
 /** Settings that are wired in when the process starts, by the names they have in a file. */
 function fixedSettings(config: Config): Readonly<Record<string, unknown>> {
@@ -236,9 +249,8 @@ async function bind(
       );
       return free;
     }
-    throw new GuardError('address-unavailable', `cannot listen on ${host}:${port}: ${code ?? String(error)}`, {
-      cause: error,
-    });
+    const why = code === 'EADDRINUSE' ? 'another process listens there (EADDRINUSE)' : (code ?? String(error));
+    throw new GuardError('address-unavailable', `cannot listen on ${host}:${port}: ${why}`, { cause: error });
   }
 }
 
@@ -265,9 +277,31 @@ function upstreamTls({ upstream }: Config): ListenerOptions['upstreamTls'] {
   };
 }
 
+/** What an operator needs to let it in, if that is what should happen. */
+const CURES: Partial<Record<ErrorCode, (request: IncomingMessage) => object>> = {
+  'host-not-allowed': ({ headers }) => ({ host: shortened(headers.host), setting: 'allowedHosts' }),
+  'origin-not-allowed': ({ headers }) => ({ origin: shortened(headers.origin), setting: 'allowedOrigins' }),
+  'loop-detected': () => ({ setting: 'upstream.url' }),
+};
+
+const shortened = (value: string | undefined): string | undefined => value?.slice(0, 100);
+
 function refusedLog(logger: Logger, now: () => number): ListenerOptions['refused'] {
-  const warn = limited(logger, 'refused', 10_000, now);
-  return (code) => warn({ error: code }, `a request was refused: ${code}`);
+  const warners = new Map<ErrorCode, ReturnType<typeof limited>>();
+  return (code, request) => {
+    const warn = warners.get(code) ?? limited(logger, 'refused', REPEAT, now);
+    warners.set(code, warn);
+    const cure = request === undefined ? {} : (CURES[code]?.(request) ?? {});
+    warn({ error: code, ...cure }, `a request was refused: ${code}`);
+  };
+}
+
+/** A guard on the wrong path does nothing, and nobody would notice. */
+function unguardedLog(logger: Logger, now: () => number): ListenerOptions['unguarded'] {
+  const warn = limited(logger, 'unguarded', UNGUARDED_REPEAT, now);
+  return ({ guarded }, path) => {
+    warn({ path, guarded }, `MCP passes unguarded at ${path}: the guarded path is ${guarded}`);
+  };
 }
 
 /** Tells several observers everything. */

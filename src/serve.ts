@@ -4,6 +4,7 @@ import type { Io } from './io.ts';
 import { type RunningProxy, startProxy } from './main.ts';
 import { createLogger, type LogDestination, type Logger } from './ops/logger.ts';
 import { audiences, foreignRoutes } from './serve-audience.ts';
+import { sayUnreachable } from './serve-reachable.ts';
 
 /** What a process needs beside its configuration. */
 export interface ServeOptions {
@@ -32,6 +33,7 @@ export async function serve(config: Config, options: ServeOptions, io: Io): Prom
     const running = await start(config, { logger, version });
     io.stdout.write(announcement(config, running, version, io));
     output.release();
+    sayUnreachable(config, logger);
     const abroad = foreign(config);
     if (abroad.length > 0) void sayAudiences(config, abroad, running, logger);
     const forgetReload = io.onSignal('SIGHUP', () => applyReload(reload(), running, logger));

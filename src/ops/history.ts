@@ -120,8 +120,12 @@ export class History {
 
   #ended(report: ExchangeReport): void {
     const isDecision = report.rule !== null && report.rule !== 'not-a-resume';
-    const session = isDecision || report.stream !== null ? report.session() : null;
-    if (session !== null) this.#ofSession(session, this.#entry(report));
+    if (!isDecision && report.stream === null) return;
+    const entry = this.#entry(report);
+    if (entry.session !== null) this.#ofSession(entry.session, entry);
+    // The list shows how it ended, once it has.
+    const at = isDecision ? this.#decisions.findLastIndex(({ id }) => id === entry.id) : -1;
+    if (at !== -1) this.#decisions[at] = entry;
   }
 
   #entry({ traceparent: _, session, cursor, ...report }: ExchangeReport): HistoryEntry {

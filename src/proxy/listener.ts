@@ -33,8 +33,13 @@ export interface ListenerOptions {
   readonly concurrentStreams: number;
   readonly now: () => number;
   /** A bound was hit, or a request never became an exchange. */
-  readonly refused: (code: ErrorCode) => void;
+  readonly refused: (code: ErrorCode, request?: IncomingMessage) => void;
+  /** MCP passes on a path that is not guarded. */
+  readonly unguarded: (route: Route, path: string) => void;
 }
+
+/** Chains of guards are legitimate; longer ones than this go in a circle. */
+const MOST_TIMES = 8;
 
 /** Longer than what clients and load balancers use, so that they close first (a race that costs a request otherwise). */
 const KEEP_ALIVE = 75_000;
@@ -153,10 +158,12 @@ export class Listener {
       return;
     }
     if (typeof room === 'string') {
-      this.#options.refused(room);
+      this.#options.refused(room, request);
       answer(response, room, waits);
       return;
     }
+    const guarded = isGuarded(room.route, target);
+    if (!guarded && isMcp(request)) this.#options.unguarded(room.route, pathOf(target));
     if (waits && isWelcome(request, room)) response.writeContinue();
     const exchange = new Exchange(room, {
       request,
@@ -165,7 +172,7 @@ export class Listener {
       scheme: this.#scheme,
       authority,
       target,
-      guarded: isGuarded(room.route, target),
+      guarded,
       closed: () => {
         this.#exchanges.delete(exchange);
         connection.exchanges.delete(exchange);
@@ -187,6 +194,7 @@ export class Listener {
     if (isAmbiguous(request)) return 'bad-request';
     if (!hostAllowed(access, authority)) return 'host-not-allowed';
     if (!originAllowed(access, allValues(request.rawHeaders, 'origin'))) return 'origin-not-allowed';
+    if (timesThrough(request) >= MOST_TIMES) return 'loop-detected';
     if (this.#draining) return 'draining';
     if (target === '*' && request.method === 'OPTIONS') return 'itself';
     if (!target.startsWith('/')) return 'bad-request';
@@ -282,6 +290,10 @@ function pathOf(target: string): string {
   return query === -1 ? target : target.slice(0, query);
 }
 
+function isMcp({ headers }: IncomingMessage): boolean {
+  return headers['mcp-session-id'] !== undefined || headers['mcp-protocol-version'] !== undefined;
+}
+
 function isGuarded(route: Route, target: string): boolean {
   if (route.guarded === null) return true;
   const path = pathOf(target);
@@ -297,6 +309,12 @@ function covers(route: Route, authority: string | null, target: string): boolean
 
 function hostOf(authority: string | null): string {
   return (authority ?? '').toLowerCase().replace(/:\d*$/, '');
+}
+
+/** How often a request has passed a guard, by its `Via` (RFC 9110 section 7.6.3). */
+function timesThrough({ rawHeaders }: IncomingMessage): number {
+  const via = allValues(rawHeaders, 'via');
+  return via.length === 0 ? 0 : via.join().split('mcp-resume-guard').length - 1;
 }
 
 function answer(response: ServerResponse, code: ErrorCode, waits: boolean): void {

@@ -359,8 +359,8 @@ class Exchange implements Dispatcher.DispatchHandler, Hop {
 
 const CODES: Readonly<Record<string, ErrorCode>> = {
   ECONNREFUSED: 'upstream-refused',
-  ENOTFOUND: 'upstream-refused',
-  EAI_AGAIN: 'upstream-refused',
+  ENOTFOUND: 'upstream-unresolved',
+  EAI_AGAIN: 'upstream-unresolved',
   EHOSTUNREACH: 'upstream-refused',
   ENETUNREACH: 'upstream-refused',
   UND_ERR_CONNECT_TIMEOUT: 'upstream-timeout',

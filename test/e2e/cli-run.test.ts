@@ -148,7 +148,7 @@ describe('the proxy as a process', () => {
     const io = testIo();
     const origin = await upstream(t);
     const taken = new URL(origin).host;
-    const code = await within('the end', run([origin, '--listen', taken, '--no-admin'], io), 15_000);
+    const code = await within('the end', run(['http://127.0.0.1:1', '--listen', taken, '--no-admin'], io), 15_000);
     assert.equal(code, 1);
     assert.ok(io.err().includes(taken), io.err());
     assert.equal(
