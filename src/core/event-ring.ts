@@ -27,6 +27,11 @@ export class KeyFilter {
     for (let i = 0; i < FILTER_WORDS; i++) this.#words[i]! |= other.#words[i]!;
   }
 
+  /** From now on everything may be in it. */
+  fill(): void {
+    this.#words.fill(0xffffffff);
+  }
+
   mayHave(key: EventKey): boolean {
     return bitsOf(key).every((bit) => (this.#words[bit >>> 5]! & (1 << (bit & 31))) !== 0);
   }
@@ -116,6 +121,12 @@ export class EventRing {
   trace(key: EventKey): void {
     this.#dropped ??= new KeyFilter();
     this.#dropped.add(key);
+  }
+
+  /** From here on IDs pass that nobody reads: any ID may be one of them. */
+  goBlind(): void {
+    this.#dropped ??= new KeyFilter();
+    this.#dropped.fill();
   }
 
   /** Whether an ID that this ring no longer holds may have been this one. */

@@ -50,6 +50,7 @@ export class Learning {
   sessionId: string | null;
   /** Null where the request names more than one session: then nothing is learnt from it. */
   key: string | null;
+  readonly #named: readonly string[];
   #identity: UpstreamIdentity | null = null;
   /** A known session answers `initialize`: its result, not the status, begins a new generation. */
   #initializing = false;
@@ -74,11 +75,19 @@ export class Learning {
     const sessions = allValues(fields, 'mcp-session-id');
     this.sessionId = sessions.length === 1 ? sessions[0]! : null;
     this.key = sessions.length > 1 ? null : this.#keyOf(this.sessionId);
+    this.#named = sessions.length > 1 ? sessions.map((session) => this.#keyOf(session)) : [];
   }
 
   /** Upstream's head, to a request whose body held `posted`. */
   head(status: number, fields: Fields, posted: Messages | null, identity: UpstreamIdentity): void {
-    if (this.key === null) return;
+    if (this.key === null) {
+      // Whichever session upstream took it for, what comes of it is not known there.
+      for (const key of this.#named) {
+        const session = this.#room.store.recall(key, this.#room.now());
+        if (session !== null) session.complete = false;
+      }
+      return;
+    }
     this.#identity = identity;
     if (status >= 200 && status <= 299) {
       this.#succeeded(fields, posted?.requests.some(({ method }) => method === 'initialize') ?? false, identity);

@@ -291,13 +291,6 @@ export function isFinished(stream: Stream): boolean {
   return true;
 }
 
-/** The answer to a request of this session may be on its way on a standalone stream. */
-export function mayAnswerElsewhere(session: Session): boolean {
-  if (!session.answersWhileListening) return false;
-  for (const stream of session.streams) if (stream.kind === 'request' && !isFinished(stream)) return true;
-  return session.forgotten !== null;
-}
-
 export function openLeg(stream: Stream, resumed: boolean, receipt: Receipt, from: ResumePoint = START): Leg {
   stream.openLegs += 1;
   const terminals = resumed ? new Map<RequestKey, EventKey | null>() : null;
@@ -359,7 +352,8 @@ export function recordEvent(session: Session, leg: Leg, event: SeenEvent, answer
   const { stream } = leg;
   leg.events += 1;
   if (event.retry) leg.sawRetry = true;
-  const answersAnew = answers.some((answer) => stream.requests.get(answer.key) === null);
+  const awaited = answers.map(({ key }) => ({ key, target: streamAwaiting(session, stream, key) }));
+  const answersAnew = awaited.some(({ key, target }) => target?.requests.get(key) === null);
   const repeated =
     leg.resumed && event.key !== null && !answersAnew ? stream.ring.findEqual(event.key, event.length) : null;
   const position = repeated ?? ((stream.mark + 1) as Position);
@@ -367,18 +361,17 @@ export function recordEvent(session: Session, leg: Leg, event: SeenEvent, answer
     stream.mark = position;
     if (event.key !== null) rememberId(session, stream, event.key, position, event.length);
   }
-  for (const answer of answers) {
+  for (const { key, target } of awaited) {
     if (leg.terminals !== null) {
-      leg.terminals.set(answer.key, event.key);
+      leg.terminals.set(key, event.key);
       keepLatest(leg.terminals, MOST_TERMINALS);
     }
-    const target = streamAwaiting(session, stream, answer.key);
     if (target === null) continue;
     if (target === stream) leg.sawTerminal = true;
     else if (stream.kind === 'standalone') session.answersWhileListening = true;
-    const known = target.requests.get(answer.key) ?? null;
+    const known = target.requests.get(key) ?? null;
     if (known === null) {
-      target.requests.set(answer.key, { on: stream, position, ...lengthAndKey(event), receipts: [leg.receipt] });
+      target.requests.set(key, { on: stream, position, ...lengthAndKey(event), receipts: [leg.receipt] });
     } else if (!known.receipts.includes(leg.receipt)) {
       known.receipts.push(leg.receipt);
       if (known.receipts.length > MOST_RECEIPTS) known.receipts.shift();

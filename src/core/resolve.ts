@@ -14,7 +14,6 @@ import {
   isFinished,
   type LedgerBounds,
   type Leg,
-  mayAnswerElsewhere,
   NO_RIVALS,
   noteOf,
   openStream,
@@ -118,7 +117,6 @@ export function resolveResume(request: ResumeRequest, session: Session | null, o
   }
   const note = session === null || cursor === null ? undefined : session.notes.get(cursor);
   const delivered = owners.length > 0 && target === null;
-  const answersElsewhere = session !== null && mayAnswerElsewhere(session);
   const facts: ResumeFacts = {
     get: request.get,
     cursorFields: request.cursorFields,
@@ -135,14 +133,14 @@ export function resolveResume(request: ResumeRequest, session: Session | null, o
       standalone: owner.stream.kind === 'standalone',
       state: owner.state,
       barred: isBelowFloor(owner) && !(owner === target && mayProbe(owner, options.now)),
-      // A fresh stream would not bring what waits after the cursor.
-      lastReplayEmpty: owner.stream.lastReplayEmpty && !answersElsewhere,
+      lastReplayEmpty: owner.stream.lastReplayEmpty && !mayHoldAnswers(session!, owner, request, options, unsettled),
     })),
     ownerForgotten,
     storm: note !== undefined && isStorm(note, options.now),
     unrecorded: options.unrecorded,
-    // An ID too long for a key was never recorded, whatever passed.
-    complete: cursor !== null && (session?.complete ?? false),
+    // An ID too long for a key was never recorded, whatever passed. And without a session ID nothing tells that the caller
+    // did not come with other credentials, or from elsewhere, before.
+    complete: cursor !== null && session?.complete === true && !session.anonymous,
   };
   const byConnection = owners.some((owner) => owner.proof === 'connection');
   return {
@@ -231,6 +229,29 @@ function withRivals(target: Owner, owners: readonly Owner[], { streams, forgotte
   return { ...target, shared: target.shared || forgotten || rivals.streams.length > 0, rivals };
 }
 
+/**
+ * An answer that the client does not have may wait on a standalone stream, after the cursor. A fresh stream would not
+ * bring it.
+ */
+function mayHoldAnswers(
+  session: Session,
+  { stream, first }: Owner,
+  { forwarded }: ResumeRequest,
+  options: ResolveOptions,
+  unsettled: Receipt[],
+): boolean {
+  if (session.answersWhileListening && session.forgotten !== null) return true;
+  const byConnection = !forwarded && options.deliveryProof === 'connection';
+  for (const other of session.streams) {
+    if (session.answersWhileListening && other.kind === 'request' && !isFinished(other)) return true;
+    for (const answer of other.requests.values()) {
+      if (answer?.on !== stream || answer.position <= first) continue;
+      if (!byConnection || !provenByReceipt(other, answer, options, unsettled)) return true;
+    }
+  }
+  return false;
+}
+
 /** Which streams that were open when this ID was dropped may own the cursor as well? */
 function forgottenOwners(
   session: Session,
@@ -268,7 +289,7 @@ function isStorm(note: CursorNote, now: Millis): boolean {
 export function pendingRequest(owners: readonly Owner[]): RequestKey | null {
   let pending: RequestKey | null = null;
   for (const { stream, state } of owners) {
-    if (state === 'delivered') continue;
+    if (state === 'delivered' || stream.kind === 'standalone') continue;
     if (stream.untracked || stream.kind !== 'request') return null;
     for (const [key, answer] of stream.requests) {
       if (state === 'open' && answer !== null) continue;
@@ -285,6 +306,8 @@ export function noteVerdict(session: Session, resolution: Resolution, verdict: V
   if (cursor === null) return;
   if (verdict.action === 'strip') {
     for (const { stream, proof } of owners) if (proof === 'connection') stream.strippedAt = now;
+    const note = session.notes.get(cursor);
+    if (note?.storm && resolution.facts.approved) note.storm = claimProbe(note.storm, now);
     return;
   }
   if (verdict.action === 'forward') {
@@ -304,7 +327,6 @@ export function noteStrip(session: Session, cursor: EventKey, events: () => numb
   const strip: Strip = { at: now, leg: events, probe: note.storm !== null };
   note.strips.push(strip);
   if (note.strips.length > STORM_STRIPS) note.strips.shift();
-  if (note.storm !== null) note.storm = claimProbe(note.storm, now);
   return strip;
 }
 
@@ -348,19 +370,17 @@ const LATE_EMPTIES = 10;
 
 /** What a watched resume came to, for floor and probes. */
 export function settleReplay(session: Session, target: Owner, cursor: EventKey, outcome: Outcome, now: Millis): void {
-  const { stream, position } = target;
+  const { stream } = target;
   if (outcome !== 'live') forgiveLateEmpties(session, cursor);
   switch (outcome) {
     case 'empty':
     case 'silent':
       stream.lastReplayEmpty = true;
-      raiseFloor(target, now);
+      for (const owner of withOthers(target, cursor)) raiseFloor(owner, now);
       return;
     case 'replayed': {
       stream.lastReplayEmpty = false;
-      stream.floor = Math.min(stream.floor, position) as Position;
-      stream.blocked = 0;
-      stream.probe = null;
+      for (const owner of withOthers(target, cursor)) lowerFloor(owner);
       const note = session.notes.get(cursor);
       if (note !== undefined) note.firstRefusedAt = null;
       return;
@@ -456,13 +476,29 @@ export function settleLateEmpty(session: Session, target: Owner, cursor: EventKe
   if (note.lateEmpties < LATE_EMPTIES) return;
   note.lateEmpties = 0;
   target.stream.lastReplayEmpty = true;
-  raiseFloor(target, now);
+  for (const owner of withOthers(target, cursor)) raiseFloor(owner, now);
 }
 
 /** Only ten in a row count. */
 function forgiveLateEmpties(session: Session, cursor: EventKey): void {
   const note = session.notes.get(cursor);
   if (note !== undefined) note.lateEmpties = 0;
+}
+
+/** Upstream answered the cursor, whichever of its open owners it took it for: what came of it holds for all of them. */
+function withOthers(target: Owner, cursor: EventKey): Owner[] {
+  const owners = [target];
+  for (const stream of target.rivals.streams) {
+    const sighting = stream.ring.find(cursor);
+    if (sighting !== null) owners.push({ ...target, stream, position: sighting.last, first: sighting.first });
+  }
+  return owners;
+}
+
+function lowerFloor({ stream, position }: Owner): void {
+  stream.floor = Math.min(stream.floor, position) as Position;
+  stream.blocked = 0;
+  stream.probe = null;
 }
 
 function raiseFloor(target: Owner, now: Millis): void {

@@ -411,8 +411,8 @@ export class Exchange implements UpstreamListener {
   /** An unrecorded cursor that upstream accepted is recorded from now on, so that floor and probes work for it. */
   #recordCursor(session: Session, status: number): void {
     const cursor = this.#resume?.cursor ?? null;
-    if (this.#watch === null || this.#target !== null || cursor === null || status < 200 || status > 299) return;
-    this.#target = placeholderFor(session, cursor, this.#room.bounds, this.#room.now());
+    if (this.#watch === null || this.#leg !== null || cursor === null || status < 200 || status > 299) return;
+    this.#target ??= placeholderFor(session, cursor, this.#room.bounds, this.#room.now());
     this.#leg = openLeg(this.#target.stream, true, this.#receipt);
   }
 
@@ -460,10 +460,12 @@ export class Exchange implements UpstreamListener {
   #startWatch({ verdict, resolution }: Resume): void {
     const { route, replayHold, replayDeadline, maxHeldBytes } = this.#room;
     this.#target = resolution.target ?? resolution.owners.at(-1) ?? null;
-    if (this.#target !== null) this.#leg = openLeg(this.#target.stream, true, this.#receipt);
+    // A stranger is nobody to the ledger until upstream has accepted him, and waits for upstream's own word.
+    const { approved } = resolution.facts;
+    if (this.#target !== null && approved) this.#leg = openLeg(this.#target.stream, true, this.#receipt);
     this.#watch = new Watch({
       holds: route.mode === 'enforce',
-      mustReplay: verdict.rule === 'finished-undelivered',
+      mustReplay: approved && verdict.rule === 'finished-undelivered',
       replayHold,
       replayDeadline,
       maxHeldBytes,
@@ -497,7 +499,7 @@ export class Exchange implements UpstreamListener {
 
   #refuseReplay(outcome: 'empty' | 'silent'): void {
     const rule = 'empty-replay';
-    const owners = this.#target === null ? [] : [this.#target];
+    const { owners } = this.#resume!.resolution;
     const session = this.#learning?.session ?? this.#resume!.session;
     const context = refusalContext(this.#room, this.#fields, rule, session, this.#resume!.cursor, owners);
     const observes = this.#room.route.mode === 'observe';

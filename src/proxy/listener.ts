@@ -192,7 +192,8 @@ export class Listener {
   #admit(request: IncomingMessage, authority: string | null, target: string): RouteRoom | ErrorCode | 'itself' {
     const { access, rooms, concurrentStreams } = this.#options;
     if (isAmbiguous(request)) return 'bad-request';
-    if (!hostAllowed(access, authority)) return 'host-not-allowed';
+    const { host = null } = request.headers;
+    if (!hostAllowed(access, authority) || !hostAllowed(access, host)) return 'host-not-allowed';
     if (!originAllowed(access, allValues(request.rawHeaders, 'origin'))) return 'origin-not-allowed';
     if (timesThrough(request) >= MOST_TIMES) return 'loop-detected';
     if (this.#draining) return 'draining';
@@ -340,8 +341,6 @@ function answerClientError(error: NodeJS.ErrnoException, duplex: Duplex): void {
   const socket = duplex as Socket;
   const { code = '' } = error;
   const connection = watchConnection(socket, () => 0);
-  // Bytes after a request that was the last one. Its response is still due.
-  if (code === 'HPE_CLOSED_CONNECTION') return;
   // The parser goes on complaining for as long as bytes come in.
   if (connection.broken) return;
   connection.broken = true;
@@ -350,7 +349,10 @@ function answerClientError(error: NodeJS.ErrnoException, duplex: Duplex): void {
     socket.destroy();
     return;
   }
-  const refuse = (): void => endConnection(socket, rawAnswer(...known));
+  const refuse = (): void => {
+    // Not where the request before said that it was the last one.
+    if (socket.writable) endConnection(socket, rawAnswer(...known));
+  };
   const { response, exchanges } = connection;
   if (response === null || response.writableFinished) {
     refuse();

@@ -31,6 +31,7 @@ const UNDECODED = 262_144;
 
 export class Tap {
   readonly #session: Session;
+  readonly #leg: Leg;
   readonly #listener: TapListener;
   readonly #reader: EventReader;
   readonly #encoding: string;
@@ -41,6 +42,7 @@ export class Tap {
   /** `encoding`: the `Content-Encoding` of the response, empty for none. */
   constructor(session: Session, leg: Leg, encoding: string, seed: number, listener: TapListener) {
     this.#session = session;
+    this.#leg = leg;
     this.#listener = listener;
     this.#encoding = encoding.trim().toLowerCase();
     this.#reader = new EventReader(session, leg, seed, listener);
@@ -120,6 +122,7 @@ export class Tap {
     if (this.#blind) return;
     this.#blind = true;
     this.#session.complete = false;
+    this.#leg.stream.ring.goBlind();
     this.#decoder?.destroy();
     if (this.#behind) this.#setBehind(false);
     this.#listener.blind(cause);
@@ -128,11 +131,14 @@ export class Tap {
 
 const zlibOptions = {
   flush: constants.Z_SYNC_FLUSH,
-  finishFlush: constants.Z_SYNC_FLUSH,
   writableHighWaterMark: UNDECODED,
 };
 
-/** Decoders that give out what they can after every chunk. `deflate` comes with and without zlib's wrapper. */
+/**
+ * Decoders that give out what they can after every chunk, and complain about a body that ends inside its coding: what
+ * would have come is not known then, so it must not pass for nothing.
+ * `deflate` comes with and without zlib's wrapper.
+ */
 const DECODERS: Readonly<Record<string, (first: Buffer) => Transform>> = {
   gzip: () => createGunzip(zlibOptions),
   'x-gzip': () => createGunzip(zlibOptions),
@@ -140,7 +146,6 @@ const DECODERS: Readonly<Record<string, (first: Buffer) => Transform>> = {
   br: () =>
     createBrotliDecompress({
       flush: constants.BROTLI_OPERATION_FLUSH,
-      finishFlush: constants.BROTLI_OPERATION_FLUSH,
       writableHighWaterMark: UNDECODED,
     } as BrotliOptions),
 };
