@@ -191,9 +191,10 @@ function stateOf(
   return { state: 'delivered', proof };
 }
 
+/** A cursor that several streams carried proves nothing: the client may have it from one of the others. */
 function provenByEventId(answer: Answer, sightings: Sightings): boolean {
   const cursor = sightings.get(answer.on);
-  return cursor !== undefined && cursor.first >= answer.position;
+  return sightings.size === 1 && cursor !== undefined && cursor.first >= answer.position;
 }
 
 function provenByReceipt(stream: Stream, answer: Answer, options: ResolveOptions, unsettled: Receipt[]): boolean {

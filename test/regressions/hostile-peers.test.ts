@@ -4,7 +4,16 @@ import { test } from 'node:test';
 import { gzipSync } from 'node:zlib';
 import { startGuard } from '../support/guard.ts';
 import { block, priming, progress, result } from '../support/messages.ts';
-import { answerEmpty, cutPost, fateOf, finishedPost, openSession, refusalOf } from '../support/session.ts';
+import {
+  answerEmpty,
+  cutPost,
+  fateOf,
+  finishedPost,
+  forwardedGet,
+  openSession,
+  postStream,
+  refusalOf,
+} from '../support/session.ts';
 import { startTimedGuard } from '../support/timed-guard.ts';
 
 const VERSION = '2025-11-25';
@@ -147,4 +156,25 @@ test('an absolute target does not excuse a foreign Host', async (t) => {
   });
   assert.equal((await reply.head).status, 403);
   assert.equal(upstream.requests.length, 0);
+});
+
+test('an event ID that stamps the results of two requests does not prove that both arrived', async (t) => {
+  const { client, upstream } = await startGuard(t);
+  const session = await openSession(client, upstream, 's-1');
+  await finishedPost(client, upstream, 3, { session }, block({ id: 's', data: result(3) }));
+  const { reply, exchange } = await postStream(
+    client,
+    upstream,
+    4,
+    { session },
+    block({ id: 'u1', data: progress(4, 1, 2) }),
+  );
+  reply.destroy();
+  await exchange.left();
+  const resumed = await forwardedGet(client, upstream, { session, lei: 'u1' });
+  await resumed.exchange.events(block({ id: 's', data: result(4) }));
+  await resumed.reply.head;
+  resumed.reply.reset();
+  await resumed.exchange.left();
+  assert.equal(await fateOf(client, upstream, { session, lei: 's' }), 'forwarded s');
 });
