@@ -30,7 +30,7 @@ export async function readCall(fetch: FetchLike, input: string | URL, init: Requ
     fields,
     signal: init.signal ?? request?.signal ?? null,
     posted: method === 'POST' ? await readBody(init.body ?? null, init.body == null ? request : null) : null,
-    send({ strip, signal }) {
+    async send({ strip, signal }) {
       if (!strip && signal === null) return fetch(input, init);
       const changed: RequestInit = { ...init };
       if (signal !== null) changed.signal = signal;

@@ -6,8 +6,7 @@
  *                      └── send ──> head ──> data ──> ended .... the server's response
  *                            └────── failed .................... the promise rejects, or the body breaks
  */
-import { decide, type Verdict } from '../core/decide.ts';
-import { GRACE, type Receipt } from '../core/delivery.ts';
+import type { Verdict } from '../core/decide.ts';
 import { firstValue, mediaType } from '../core/fields.ts';
 import { MALFORMED } from '../core/jsonrpc.ts';
 import { Learning } from '../core/learning.ts';
@@ -15,35 +14,32 @@ import {
   addRequests,
   announcesPolling,
   closeLeg,
-  forgetExpired,
   type Leg,
   NO_IDENTITY,
   openLeg,
   openStream,
   type Session,
+  type Strip,
   startListening,
 } from '../core/ledger.ts';
-import { type RefusalRule, refusalAnswer } from '../core/refusal.ts';
+import type { RefusalRule } from '../core/refusal.ts';
 import type { Outcome } from '../core/replay.ts';
 import {
-  noteRefusal,
   noteStrip,
-  noteVerdict,
   type Owner,
-  pendingRequest,
   placeholderFor,
   type Resolution,
-  resolveResume,
   settleLateEmpty,
   settleReplay,
   settleStrip,
 } from '../core/resolve.ts';
-import { readResumeRequest } from '../core/resume-request.ts';
-import type { EventKey } from '../core/terms.ts';
 import { Watch } from '../core/watch.ts';
 import { type Call, copyOf, fieldsOf } from './call.ts';
+import { Handover } from './handover.ts';
 import { Pipe, type PipeOwner } from './pipe.ts';
 import { Reading } from './reading.ts';
+import { refuse } from './refuse.ts';
+import { decideResume, type Resume } from './resume.ts';
 import type { ClientRoom } from './room.ts';
 
 /** What became of a resume. */
@@ -54,25 +50,20 @@ export interface ResumeReport extends Verdict {
   readonly refusal: RefusalRule | null;
 }
 
-interface Resume {
-  readonly verdict: Verdict;
-  readonly resolution: Resolution;
-  readonly session: Session | null;
-  readonly cursor: EventKey | null;
-}
-
 /** A restart of the server's process cannot be seen from here: generations begin with `initialize` only. */
 const UNSEEN = { generation() {}, instanceAlternates() {} };
 
 export class Exchange implements PipeOwner {
   readonly #room: ClientRoom;
   readonly #call: Call;
-  readonly #receipt: Receipt;
+  readonly #handover: Handover;
   readonly #learning: Learning;
   readonly #report: (report: ResumeReport) => void;
   #resolve: (response: Response) => void = () => {};
   #reject: (error: unknown) => void = () => {};
   #resume: Resume | null = null;
+  /** The resume was stripped for an approved caller. */
+  #strip: Strip | undefined;
   #refusal: RefusalRule | null = null;
   #leg: Leg | null = null;
   /** The owner that a forwarded resume continues. */
@@ -82,13 +73,13 @@ export class Exchange implements PipeOwner {
   /** Of a watched exchange, which may have to be left. */
   #abort: AbortController | null = null;
   #unfollow: () => void = () => {};
+  /** Ends the wait for a listening stream. */
+  #answered: () => void = () => {};
   #pipe: Pipe | null = null;
   /** The server's response, while it is held back. */
   #held: Response | null = null;
   /** Terminal events are held back with it. */
   #heldAnswers = false;
-  /** Pieces with terminal events that the consumer has not taken yet. */
-  #untaken = 0;
   /** The watched exchange brought an event. */
   #honoured = false;
   #stopFilterTimer: (() => void) | null = null;
@@ -100,8 +91,7 @@ export class Exchange implements PipeOwner {
     this.#room = room;
     this.#call = call;
     this.#report = report;
-    const connection = { failed: false, closed: null, closedAt: null, requestedAt: now() };
-    this.#receipt = { connection, forwarded: false, flushedAt: null, response: 'open' };
+    this.#handover = new Handover(now);
     const route = { name: call.url.origin, durableEvents: true };
     const surroundings = { store, tokens, bounds, now, route, observer: UNSEEN };
     this.#learning = new Learning(surroundings, call.method, call.fields, call.url.pathname);
@@ -123,15 +113,8 @@ export class Exchange implements PipeOwner {
   // What is decided.
 
   #decide(): void {
-    const { store, tokens, bounds, now, judging } = this.#room;
-    const { key } = this.#learning;
-    const session = key === null ? null : store.recall(key, now());
-    if (session !== null) forgetExpired(session, bounds, now());
-    const resolution = resolveResume(readResumeRequest(tokens, this.#call.fields, false), session, judging());
-    const verdict = decide(resolution.facts);
-    if (session !== null) noteVerdict(session, resolution, verdict, now());
-    const { cursor } = resolution;
-    this.#resume = { verdict, resolution, session, cursor };
+    this.#resume = decideResume(this.#room, this.#call.fields, this.#learning.key);
+    const { verdict, resolution, session, cursor } = this.#resume;
     if (verdict.action === 'refuse') {
       this.#refuse(verdict.rule as RefusalRule, session, resolution.owners, null);
       this.#over = true;
@@ -140,35 +123,17 @@ export class Exchange implements PipeOwner {
     }
     const strips = verdict.action === 'strip';
     if (strips && session !== null && cursor !== null && resolution.facts.approved) {
-      noteStrip(session, cursor, () => this.#leg?.events ?? 0, now());
+      this.#strip = noteStrip(session, cursor, () => this.#leg?.events ?? 0, this.#room.now());
     }
     if (verdict.action === 'forward') this.#startWatch(verdict, resolution);
     else this.#tell(null);
     this.#send(strips);
   }
 
-  /** The form that fails a pending call at once; where none is known to be pending, the status that stops this SDK. */
   #refuse(rule: RefusalRule, session: Session | null, owners: readonly Owner[], replaced: Response | null): void {
-    const { now, tokens } = this.#room;
     const cursor = this.#resume?.cursor ?? null;
-    const pending = pendingRequest(owners);
-    const context = {
-      rule,
-      refuseWith: pending === null ? ('auto' as const) : ('event' as const),
-      versioned: true,
-      userAgent: 'node',
-      pending,
-      firstRefusedAt: session === null || cursor === null ? null : noteRefusal(session, cursor, now()),
-      now: now(),
-    };
-    const upstream = replaced && { status: replaced.status, fields: fieldsOf(replaced.headers) };
-    const options = { refusals: {}, proxyStatus: true, mint: tokens.mint };
-    const { status, fields, body } = refusalAnswer(context, options, upstream, []);
-    const headers = new Headers();
-    for (let i = 0; i + 1 < fields.length; i += 2) headers.append(fields[i]!, fields[i + 1]!);
-    const response = new Response(body, { status, statusText: STATUS_TEXT[status] ?? '', headers });
     this.#refusal = rule;
-    this.#resolve(Object.defineProperty(response, 'url', { value: this.#call.url.href }));
+    this.#resolve(refuse(this.#room, this.#call.url, { rule, session, cursor, owners, replaced }));
   }
 
   // Toward the server.
@@ -182,15 +147,25 @@ export class Exchange implements PipeOwner {
       signal?.addEventListener('abort', follow);
       this.#unfollow = () => signal?.removeEventListener('abort', follow);
     }
+    if (this.#call.method === 'GET' && this.#watch === null) this.#asks();
     this.#call
       .send({ strip, signal: this.#abort?.signal ?? null })
       .then((response) => this.#head(response))
       .catch((error: unknown) => this.failed(error));
   }
 
+  /** Without a cursor it is a listening stream that is asked for. */
+  #asks(): void {
+    const { store, asked, now } = this.#room;
+    const { key } = this.#learning;
+    const session = key === null ? null : store.recall(key, now());
+    if (session !== null) this.#answered = asked.begin(session);
+  }
+
   // From the server.
 
   #head(response: Response): void {
+    this.#answered();
     if (this.#over) {
       response.body?.cancel().catch(() => {});
       return;
@@ -251,9 +226,10 @@ export class Exchange implements PipeOwner {
   /** Before the head is out the promise rejects, so that the client comes back with the cursor that it has. */
   failed(error: unknown): void {
     if (this.#over) return;
+    this.#answered();
     const aborted = this.#call.signal?.aborted ?? false;
-    if (aborted) this.#leave();
-    else this.#broke();
+    if (aborted) this.#handover.left();
+    else this.#handover.broke();
     this.#watch?.ended(aborted ? 'client-left' : 'broken');
     this.#closeLeg(false);
     this.#reject(error);
@@ -297,18 +273,9 @@ export class Exchange implements PipeOwner {
     const last = pieces.length - 1;
     for (let i = 0; i < last; i++) this.#pipe?.write(pieces[i]!);
     if (last < 0) return;
-    if (answers) {
-      this.#receipt.flushedAt = null;
-      this.#untaken += 1;
-    }
-    this.#pipe?.write(pieces[last]!, answers ? this.#taken : undefined);
+    if (answers) this.#handover.gives();
+    this.#pipe?.write(pieces[last]!, answers ? this.#handover.taken : undefined);
   }
-
-  /** The consumer has the terminal event's bytes. */
-  readonly #taken = (): void => {
-    this.#untaken -= 1;
-    if (this.#untaken === 0) this.#receipt.flushedAt = this.#room.now();
-  };
 
   // Reading the stream.
 
@@ -340,13 +307,13 @@ export class Exchange implements PipeOwner {
     const cursor = this.#resume?.cursor ?? null;
     if (this.#watch === null || this.#target !== null || cursor === null || status < 200 || status > 299) return;
     this.#target = placeholderFor(session, cursor, this.#room.bounds, this.#room.now());
-    this.#leg = openLeg(this.#target.stream, true, this.#receipt);
+    this.#leg = openLeg(this.#target.stream, true, this.#handover.receipt, this.#target);
   }
 
   #openLeg(session: Session): Leg {
     const { bounds, now } = this.#room;
     const kind = this.#call.method === 'POST' ? 'request' : 'standalone';
-    return openLeg(openStream(session, kind, bounds, now()), false, this.#receipt);
+    return openLeg(openStream(session, kind, bounds, now()), false, this.#handover.receipt);
   }
 
   /** An unfinished block is held only for so long. */
@@ -382,7 +349,7 @@ export class Exchange implements PipeOwner {
   #startWatch({ rule }: Verdict, { target, owners }: Resolution): void {
     const { replayHold, replayDeadline, maxHeldBytes, startTimer } = this.#room;
     this.#target = target ?? owners.at(-1) ?? null;
-    if (this.#target !== null) this.#leg = openLeg(this.#target.stream, true, this.#receipt);
+    if (this.#target !== null) this.#leg = openLeg(this.#target.stream, true, this.#handover.receipt, this.#target);
     const options = {
       holds: true,
       mustReplay: rule === 'finished-undelivered',
@@ -444,29 +411,15 @@ export class Exchange implements PipeOwner {
   // The end.
 
   finished(): void {
-    if (this.#receipt.response === 'open') this.#receipt.response = 'normal';
+    this.#handover.finished();
   }
 
   left(): void {
-    this.#leave();
+    this.#handover.left();
     if (this.#over) return;
     this.#watch?.ended('client-left');
     this.#closeLeg(false);
     this.#settle();
-  }
-
-  /** The consumer goes. What it took shortly before may lie unread in the stages behind it. */
-  #leave(): void {
-    const { connection } = this.#receipt;
-    if (connection.closed !== null) return;
-    connection.closed = 'client';
-    connection.closedAt = this.#room.now();
-  }
-
-  /** The body breaks, and takes with it what the consumer's stages have not passed on yet. */
-  #broke(): void {
-    const { flushedAt } = this.#receipt;
-    if (flushedAt === null || this.#room.now() - flushedAt < GRACE) this.#receipt.response = 'broken';
   }
 
   /** Nobody waits for the server's answer any more. */
@@ -483,12 +436,10 @@ export class Exchange implements PipeOwner {
     this.#unfollow();
     const { verdict, session, cursor } = this.#resume ?? { verdict: null, session: null, cursor: null };
     if (verdict?.action !== 'strip' || session === null || cursor === null) return;
-    settleStrip(session, cursor, this.#leg?.events ?? 0, this.#room.now());
+    settleStrip(session, cursor, this.#leg?.events ?? 0, this.#room.now(), this.#strip);
   }
 
   #tell(outcome: Outcome | null): void {
     if (this.#resume !== null) this.#report({ ...this.#resume.verdict, outcome, refusal: this.#refusal });
   }
 }
-
-const STATUS_TEXT: Readonly<Record<number, string>> = { 404: 'Not Found', 405: 'Method Not Allowed', 409: 'Conflict' };

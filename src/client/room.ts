@@ -2,6 +2,7 @@
 import type { Unrecorded } from '../core/decide.ts';
 import { eventKeyOfField } from '../core/event-key.ts';
 import { type Fields, firstValue } from '../core/fields.ts';
+import type { Session } from '../core/ledger.ts';
 import type { ResolveOptions } from '../core/resolve.ts';
 import type { RequestTokens } from '../core/resume-request.ts';
 import type { Credential, Millis } from '../core/terms.ts';
@@ -11,6 +12,8 @@ import { type ClientBounds, SessionMemory } from './sessions.ts';
 export interface ClientRoom {
   readonly store: SessionMemory;
   readonly tokens: RequestTokens & { mint(): string };
+  /** Listening streams that were asked for and not answered yet. */
+  readonly asked: Asked;
   readonly bounds: ClientBounds;
   readonly replayHold: Millis;
   readonly replayDeadline: Millis;
@@ -50,6 +53,7 @@ export function createRoom(options: RoomOptions): ClientRoom {
   return {
     store: new SessionMemory(bounds),
     tokens: createTokens(),
+    asked: new Asked(),
     bounds,
     replayHold,
     replayDeadline,
@@ -59,6 +63,32 @@ export function createRoom(options: RoomOptions): ClientRoom {
     startTimer,
     judging: () => ({ unrecorded, deliveryProof: 'connection', proofMemory, now: now(), kernelOf: handedOver }),
   };
+}
+
+/**
+ * A client that has asked for a listening stream listens, as far as a finished cursor is concerned: taken off, it would
+ * make a second one.
+ */
+export class Asked {
+  readonly #counts = new WeakMap<Session, number>();
+
+  /** Returns what to call when the answer is there, or none will come. Only the first call counts. */
+  begin(session: Session): () => void {
+    let waits = true;
+    this.#counts.set(session, this.#count(session) + 1);
+    return () => {
+      if (waits) this.#counts.set(session, this.#count(session) - 1);
+      waits = false;
+    };
+  }
+
+  any(session: Session): boolean {
+    return this.#count(session) > 0;
+  }
+
+  #count(session: Session): number {
+    return this.#counts.get(session) ?? 0;
+  }
 }
 
 /** There is no network between the guard and its reader: what was read was received. */

@@ -406,6 +406,14 @@ function rememberId(session: Session, stream: Stream, key: EventKey, position: P
   else if (stream.generation === session.generation) session.forgotten?.addLate(key);
 }
 
+/** From here on the stream passes unread: any ID may be one of its. */
+export function goBlind(session: Session, stream: Stream): void {
+  session.complete = false;
+  const before = stream.ring.bytes;
+  stream.ring.goBlind();
+  if (session.streams.has(stream)) session.bytes += stream.ring.bytes - before;
+}
+
 /** Nobody may conclude from this ID alone that it is not an earlier one of theirs. */
 function traceId(session: Session, rivals: Rivals, key: EventKey): void {
   if (rivals.forgotten) session.forgotten?.addLate(key);

@@ -31,6 +31,7 @@ import {
   openLeg,
   openStream,
   type Session,
+  type Strip,
   startListening,
 } from '../core/ledger.ts';
 import { proxyStatus, type RefusalRule, refusalForm, wantsConnectionLost } from '../core/refusal.ts';
@@ -108,6 +109,7 @@ export class Exchange implements UpstreamListener {
   #honoured = false;
   #filterTimer: NodeJS.Timeout | null = null;
   #keepAlive: KeepAlive | null = null;
+  #strip: Strip | undefined;
   #opened: OpenedStream | null = null;
   #decisionReported = false;
   #status = 0;
@@ -179,7 +181,7 @@ export class Exchange implements UpstreamListener {
     }
     const strips = verdict.action === 'strip';
     if (strips && session !== null && cursor !== null && resolution.facts.approved) {
-      noteStrip(session, cursor, () => this.#leg?.events ?? 0, this.#room.now());
+      this.#strip = noteStrip(session, cursor, () => this.#leg?.events ?? 0, this.#room.now());
     }
     if (verdict.action !== 'pass' && !(strips && enforces)) this.#startWatch(resume);
     this.#send(strips && enforces);
@@ -413,7 +415,7 @@ export class Exchange implements UpstreamListener {
     const cursor = this.#resume?.cursor ?? null;
     if (this.#watch === null || this.#leg !== null || cursor === null || status < 200 || status > 299) return;
     this.#target ??= placeholderFor(session, cursor, this.#room.bounds, this.#room.now());
-    this.#leg = openLeg(this.#target.stream, true, this.#receipt);
+    this.#leg = openLeg(this.#target.stream, true, this.#receipt, this.#target);
   }
 
   #openLeg(session: Session): Leg {
@@ -462,7 +464,7 @@ export class Exchange implements UpstreamListener {
     this.#target = resolution.target ?? resolution.owners.at(-1) ?? null;
     // A stranger is nobody to the ledger until upstream has accepted him, and waits for upstream's own word.
     const { approved } = resolution.facts;
-    if (this.#target !== null && approved) this.#leg = openLeg(this.#target.stream, true, this.#receipt);
+    if (this.#target !== null && approved) this.#leg = openLeg(this.#target.stream, true, this.#receipt, this.#target);
     this.#watch = new Watch({
       holds: route.mode === 'enforce',
       mustReplay: approved && verdict.rule === 'finished-undelivered',
@@ -553,7 +555,7 @@ export class Exchange implements UpstreamListener {
     this.#stopTimers();
     const { session, cursor, verdict } = this.#resume ?? { session: null, cursor: null, verdict: null };
     if (verdict?.action === 'strip' && session !== null && cursor !== null) {
-      settleStrip(session, cursor, this.#leg?.events ?? 0, this.#room.now());
+      settleStrip(session, cursor, this.#leg?.events ?? 0, this.#room.now(), this.#strip);
     }
     this.#reportDecision(end);
     this.#room.observer.exchange(this.#report(end));

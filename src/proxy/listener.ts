@@ -51,6 +51,8 @@ export class Listener {
   #options: ListenerOptions;
   readonly #upgrade = createUpgrader();
   readonly #upgraded = new Set<Duplex>();
+  /** Refused ones, whose clients have not closed their side yet. */
+  readonly #refused = new Set<Duplex>();
   readonly #exchanges = new Set<Exchange>();
   #draining = false;
   #idle: (() => void) | null = null;
@@ -137,7 +139,7 @@ export class Listener {
       });
     }
     for (const exchange of this.#exchanges) exchange.cut();
-    for (const socket of this.#upgraded) socket.destroy();
+    for (const socket of [...this.#upgraded, ...this.#refused]) socket.destroy();
     this.#server.closeAllConnections();
     await closed;
   }
@@ -254,6 +256,8 @@ export class Listener {
 
   #refuseRaw(socket: Duplex, code: ErrorCode): void {
     this.#options.refused(code);
+    this.#refused.add(socket);
+    socket.once('close', () => this.#refused.delete(socket));
     socket.on('error', () => {});
     endConnection(socket, rawAnswer(code));
   }

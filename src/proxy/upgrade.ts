@@ -73,6 +73,11 @@ export function createUpgrader(): Upgrader {
         request.removeAllListeners('response');
         request.once('response', (answer) => {
           answered = true;
+          forget();
+          socket.once('end', () => request.destroy());
+          socket.once('close', () => request.destroy());
+          // Whatever it sends now, it is not read as a request.
+          socket.resume();
           passAnswer(answer, socket, target);
         });
       });

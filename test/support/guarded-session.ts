@@ -99,7 +99,7 @@ export class Body {
   text = '';
 
   constructor(response: Response) {
-    assert.ok(response.body !== null);
+    assert.ok(response.body !== null, 'there is a body');
     this.#reader = response.body.getReader() as ReadableStreamDefaultReader<Uint8Array>;
   }
 
@@ -133,7 +133,7 @@ export async function errorIn(response: Response) {
   assert.equal(response.status, 200);
   assert.equal(response.headers.get('content-type'), 'text/event-stream');
   const [, id, data] = /^event: message\nid: (\S+)\ndata: (.*)\n\n$/.exec(await response.text()) ?? [];
-  assert.ok(id !== undefined && data !== undefined);
+  assert.ok(id !== undefined && data !== undefined, 'it is one event');
   const message = JSON.parse(data) as { id: RpcId; error: { code: number; data: { rule: string; retry: string } } };
   assert.equal(message.error.code, -32010);
   return { eventId: id, id: message.id, ...message.error.data };
