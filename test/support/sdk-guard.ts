@@ -37,6 +37,8 @@ export async function startSdkGuard(t: TestContext, upstream: string, file: Conf
     url: url.href,
     decisions: () =>
       lines
+        // One that failed is told at its end, any other as soon as it is known.
+        .filter(({ event, error }) => event === 'decision' || error !== undefined)
         .filter(({ rule }) => typeof rule === 'string' && rule !== 'not-a-resume')
         .map(({ rule, outcome }) => (outcome === undefined ? String(rule) : `${rule} ${outcome}`)),
     warnings: () => lines.filter(({ level }) => level >= 40),
