@@ -174,18 +174,43 @@ async function listeningPart(path: string): Promise<string> {
   }
 }
 
-/** Shares one answer among all who ask within `time`, and among all who ask while it is under way. */
+interface Reading<T> {
+  readonly value: T;
+  /** When it began. */
+  readonly at: number;
+}
+
+/**
+ * Shares one reading among all who ask within `time`. Who needs a later one than is under way waits for the next, with
+ * everybody else who does: a burst of connections costs two readings, not one each.
+ */
 function shared<T>(
   read: () => Promise<T>,
   time: number,
   now: () => number,
-): (notBefore?: number) => { answer: Promise<T>; at: number } {
-  let current: { answer: Promise<T>; at: number } | null = null;
+): (notBefore?: number) => Promise<Reading<T>> {
+  let latest: { readonly at: number; readonly reading: Promise<Reading<T>> } | null = null;
+  let next: Promise<Reading<T>> | null = null;
+  let running = false;
+  const start = (): Promise<Reading<T>> => {
+    const at = now();
+    running = true;
+    const reading = read()
+      .then((value) => ({ value, at }))
+      .finally(() => {
+        running = false;
+      });
+    latest = { at, reading };
+    return reading;
+  };
   return (notBefore = 0) => {
-    if (current === null || now() - current.at > time || current.at < notBefore) {
-      current = { at: now(), answer: read() };
-    }
-    return current;
+    if (latest !== null && now() - latest.at <= time && latest.at >= notBefore) return latest.reading;
+    if (!running || latest === null) return start();
+    next ??= latest.reading.then(() => {
+      next = null;
+      return start();
+    });
+    return next;
   };
 }
 
@@ -208,13 +233,11 @@ export function kernelTables(sharedFor: number, now: () => number, platform: str
   const listening = shared(() => readTables(listeningPart), sharedFor, now);
   return {
     async connections(notBefore) {
-      const { answer, at } = connections(notBefore);
-      const tables = await answer;
+      const { value: tables, at } = await connections(notBefore);
       return { viewOf: (tuple) => (tables === null ? 'unknown' : (viewIn(tuple, ...tables) ?? 'absent')), readAt: at };
     },
     async listeners(port, notBefore) {
-      const { answer, at } = listening(notBefore);
-      const tables = await answer;
+      const { value: tables, at } = await listening(notBefore);
       return { inodes: tables === null ? NOBODY : parseListeners(port, ...tables), readAt: at };
     },
   };
