@@ -79,10 +79,13 @@ describe('the curl lines of the documents', () => {
       const env = { ADMIN_TOKEN: 'any', SESSION: 's-1', CURSOR: 'f1' };
       const follows = /\s-s?N\s/.test(line);
       const running = shell(line, guard, env);
-      // Somebody who follows sees what happens from now on.
-      const traffic = follows
-        ? setInterval(() => void guard.client.get({ session: 's-1', lei: 'f1' }).then((reply) => reply.text()), 100)
-        : undefined;
+      // Somebody who follows sees what happens from now on. The last of it is cut short when the test is over.
+      const resume = (): Promise<unknown> =>
+        guard.client
+          .get({ session: 's-1', lei: 'f1' })
+          .then((reply) => reply.text())
+          .catch(() => {});
+      const traffic = follows ? setInterval(() => void resume(), 100) : undefined;
       const { code, out } = await running;
       clearInterval(traffic);
       // 28: the time is up, which is the only end of following.
