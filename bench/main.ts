@@ -1,7 +1,7 @@
 /**
  * The benchmark: every scenario, all proxies side by side in one run, and whether the targets are met.
  *
- *     npm run bench                          everything, at least a quarter of an hour
+ *     npm run bench                          everything, about twenty minutes
  *     npm run bench -- --quick               everything, shorter, under three minutes
  *     npm run bench -- --only json-1k-64     one scenario (may be given more than once)
  */

@@ -11,7 +11,7 @@ import type { Connection } from '../support/connection.ts';
 import { type Guard, startGuard } from '../support/guard.ts';
 import { block, result } from '../support/messages.ts';
 import { failureOf } from '../support/session.ts';
-import { eventually, within } from '../support/waiting.ts';
+import { eventually, fastestOf, within } from '../support/waiting.ts';
 import { chunk, type Field } from '../support/wire.ts';
 
 const EVIL = 'GET /evil HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n';
@@ -491,16 +491,19 @@ describe('a WebSocket', () => {
     const { client, upstream } = await startGuard(t);
     for (const how of ['destroy', 'reset', 'halfClose'] as const) {
       for (const upgraded of [false, true]) {
-        const reply = await client.send({ method: 'GET', path: '/mcp', fields: UPGRADE });
-        const exchange = await upstream.next();
-        if (upgraded) {
-          await exchange.head(101, [...UPGRADE.slice(0, 2), ['Sec-WebSocket-Accept', 'y']]);
-          await reply.head;
-        }
-        const left = performance.now();
-        reply.connection[how]();
-        await exchange.left(1_000);
-        assert.ok(performance.now() - left < 200, `${how}, ${upgraded ? 'after' : 'before'}`);
+        const fastest = await fastestOf(3, async () => {
+          const reply = await client.send({ method: 'GET', path: '/mcp', fields: UPGRADE });
+          const exchange = await upstream.next();
+          if (upgraded) {
+            await exchange.head(101, [...UPGRADE.slice(0, 2), ['Sec-WebSocket-Accept', 'y']]);
+            await reply.head;
+          }
+          const left = performance.now();
+          reply.connection[how]();
+          await exchange.left(1_000);
+          return performance.now() - left;
+        });
+        assert.ok(fastest < 100, `${how}, ${upgraded ? 'after' : 'before'}: ${fastest} ms`);
       }
     }
   });

@@ -76,6 +76,9 @@ class Play {
       case 'replica':
         world.server.style = { ...world.server.style, unknown: step.unknown, quiet: step.quiet };
         break;
+      case 'two-replicas':
+        this.#askTwo(step);
+        break;
       case 'initialize':
         this.#begin(step);
         break;
@@ -265,6 +268,29 @@ class Play {
       world.clock.wait(gap);
       if (leaves === 'each' || (leaves === 'all-but-last' && i < times - 1)) world.leave(link, 0);
     }
+  }
+
+  /** One replica has nothing to say, and says it late or never; the other says it at once. */
+  #askTwo({ who, which, times }: StepOf<'two-replicas'>): void {
+    const { server, clock } = this.world;
+    const ask = {
+      do: 'resume',
+      who,
+      which,
+      cursor: 'last',
+      as: 'self',
+      kept: false,
+      latency: 0,
+      listens: false,
+    } as const;
+    const { style } = server;
+    server.style = { ...style, unknown: 'hang', quiet: 'stay' };
+    this.#resume({ ...ask, times: 1, gap: 0, leaves: 'none' });
+    server.style = { ...style, unknown: 'empty', quiet: 'end' };
+    this.#resume({ ...ask, times: 1, gap: 0, leaves: 'each' });
+    clock.wait(2_001);
+    this.#resume({ ...ask, times, gap: 0, leaves: 'each' });
+    server.style = style;
   }
 
   #stranger(process: Process, handle: Handle): Process {

@@ -96,6 +96,7 @@ export type Step =
     }
   | { readonly do: 'down' | 'up' }
   | { readonly do: 'replica'; readonly unknown: Style['unknown']; readonly quiet: Style['quiet'] }
+  | { readonly do: 'two-replicas'; readonly who: number; readonly which: number; readonly times: number }
   | { readonly do: 'initialize'; readonly who: number; readonly stream: boolean; readonly fresh: boolean }
   | { readonly do: 'remove'; readonly who: number; readonly really: boolean }
   | { readonly do: 'gone'; readonly who: number; readonly method: boolean }
@@ -132,6 +133,7 @@ const quiet = oneOf<Style['quiet']>([4, 'stay'], [3, 'end'], [2, 'end-later'], [
 const style: fc.Arbitrary<Style> = fc.record({
   ids: oneOf<Style['ids']>([3, 'unique'], [2, 'per-stream'], [2, 'shared-priming'], [1, 'one-result-id']),
   primes: oneOf([4, true], [1, false]),
+  primesListening: fc.boolean(),
   retries: fc.boolean(),
   bareResults: oneOf([5, false], [1, true]),
   bareNotes: oneOf([5, false], [1, true]),
@@ -256,6 +258,10 @@ const step: fc.Arbitrary<Step> = fc.oneof(
   { weight: 10, arbitrary: wait },
   { weight: 3, arbitrary: restart },
   { weight: 2, arbitrary: fc.record({ do: fc.constant('replica' as const), unknown, quiet }) },
+  {
+    weight: 1,
+    arbitrary: fc.record({ do: fc.constant('two-replicas' as const), who, which, times: fc.constantFrom(1, 2, 3) }),
+  },
   { weight: 1, arbitrary: fc.record({ do: fc.constantFrom('down' as const, 'up' as const) }) },
   {
     weight: 2,

@@ -34,6 +34,8 @@ export interface Pipe {
 export interface Style {
   readonly ids: 'unique' | 'per-stream' | 'shared-priming' | 'one-result-id';
   readonly primes: boolean;
+  /** Listening streams as well. */
+  readonly primesListening: boolean;
   /** Priming events carry a `retry`: the server announces that it is to be polled. */
   readonly retries: boolean;
   readonly bareResults: boolean;

@@ -385,7 +385,7 @@ export class World {
     wire.sure = stream;
     wire.head();
     stream.pipes.push(wire);
-    if (this.server.style.primes) this.server.emit(stream, 'priming');
+    if (this.server.style.primesListening) this.server.emit(stream, 'priming');
   }
 
   resume(process: Process, handle: Handle, { cursor, link, odd = {} }: Resuming): Wire | null {
