@@ -3,7 +3,7 @@
  * reset makes the client forget the response it has not read yet (RFC 9112 section 9.6). So only our side is closed, and
  * what still comes is thrown away, for a while.
  */
-import type { IncomingMessage } from 'node:http';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Duplex } from 'node:stream';
 
 /** In ms. */
@@ -16,8 +16,15 @@ export function endConnection(socket: Duplex, last: string): void {
   destroyLater(socket);
 }
 
-/** To be called before the response to `request` finishes, where the request has not come in whole. */
-export function throwAwayRest(request: IncomingMessage): void {
+/** Sees to it that a response which finishes before its request has come in whole is not lost with the connection. */
+export function lingerAfter(response: ServerResponse): void {
+  // Before Node's own listener, which may close the connection.
+  response.prependListener('finish', () => {
+    if (!response.req.complete) throwAwayRest(response.req);
+  });
+}
+
+function throwAwayRest(request: IncomingMessage): void {
   const { socket } = request;
   // What Node does to a connection that closes with its response.
   socket.destroySoon = () => socket.end();

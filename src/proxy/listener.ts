@@ -12,7 +12,7 @@ import { ERRORS, type ErrorCode, errorBody } from '../errors.ts';
 import { type AccessLists, hostAllowed, originAllowed } from './access.ts';
 import { watchConnection } from './connection.ts';
 import { Exchange } from './exchange.ts';
-import { endConnection, throwAwayRest } from './linger.ts';
+import { endConnection, lingerAfter } from './linger.ts';
 import type { RouteRoom } from './room.ts';
 import { createUpgrader, declineUpgrade, hasFraming, isWebSocketUpgrade, rawAnswer } from './upgrade.ts';
 
@@ -88,6 +88,7 @@ export class Listener {
       this.#serve(request, response, true),
     );
     server.on('checkExpectation', (_: IncomingMessage, response: ServerResponse) => {
+      lingerAfter(response);
       response.writeHead(417, { 'Content-Length': 0, Connection: 'close' }).end();
     });
     server.on('upgrade', (request: IncomingMessage, socket: Duplex, head: Buffer) =>
@@ -149,10 +150,7 @@ export class Listener {
     const connection = watchConnection(request.socket, this.#options.now);
     connection.facts.requestedAt = this.#options.now();
     connection.response = response;
-    // Before Node's own listener, which may close the connection.
-    response.prependListener('finish', () => {
-      if (!request.complete) throwAwayRest(request);
-    });
+    lingerAfter(response);
     const { target, authority } = readTarget(request);
     const room = this.#admit(request, authority, target);
     if (room === 'itself') {

@@ -5,6 +5,7 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import net from 'node:net';
 import { describe, test } from 'node:test';
+import { rewriteLocation } from '../../src/core/fields.ts';
 import { type Guard, startGuard } from '../support/guard.ts';
 import { block, priming, result } from '../support/messages.ts';
 import { failureOf } from '../support/session.ts';
@@ -217,9 +218,11 @@ for (const [state, path] of PATHS) {
     test('another expectation is a 417, and upstream sees nothing', async (t) => {
       const guard = await startGuard(t);
       const { client, upstream } = guard;
-      const reply = await client.send({ method: 'POST', path, fields: { Expect: 'the-unexpected' }, body: '{}' });
-      assert.equal((await reply.head).status, 417);
-      await reply.connection.closed();
+      for (const body of ['{}', 'x'.repeat(20_000_000)]) {
+        const reply = await client.send({ method: 'POST', path, fields: { Expect: 'the-unexpected' }, body });
+        assert.equal((await reply.head).status, 417);
+        await reply.connection.closed();
+      }
       assert.equal(upstream.requests.length, 0);
       await stillWorks(guard);
     });
@@ -433,6 +436,18 @@ test('a Location on the origin of upstream becomes ours, wherever it stands and 
   assert.equal(upstream.requests.length, rounds.length, 'no redirect is followed');
 });
 
+test('a Location may spell out the port that the scheme of upstream implies', () => {
+  for (const [sent, origin, expected] of [
+    ['http://server:80/x', 'http://server', 'http://us/x'],
+    ['https://server:443/x', 'https://server', 'http://us/x'],
+    ['http://server:443/x', 'http://server', 'http://server:443/x'],
+    ['http://server:80/x', 'http://server:8080', 'http://server:80/x'],
+    ['//server:80', 'http://server', '//us'],
+  ] as const) {
+    assert.equal(rewriteLocation(sent, origin, 'http://us'), expected, sent);
+  }
+});
+
 describe('a pooled connection', () => {
   test('that dies under a POST makes it a 502, and nothing is sent twice', async (t) => {
     const guard = await startGuard(t);
@@ -484,6 +499,25 @@ describe('a pooled connection', () => {
 });
 
 describe('an answer that comes before the request is whole', () => {
+  test('is no less an answer where it is ours', async (t) => {
+    const { client, upstream } = await startGuard(t, { file: { bounds: { bodyBytes: 1_000_000 } } });
+    const body = 'x'.repeat(20_000_000);
+    for (const [status, fields] of [
+      [403, { Host: 'evil.example' }],
+      [403, { Host: 'evil.example', Connection: 'close' }],
+      [413, {}],
+    ] as const) {
+      for (const framing of ['length', 'chunked'] as const) {
+        const reply = await client.send({ method: 'POST', path: '/mcp', fields, body, framing });
+        assert.equal(await failureOf(reply), status);
+      }
+    }
+    assert.ok(
+      upstream.requests.every(({ complete }) => !complete),
+      'nothing of it arrived whole',
+    );
+  });
+
   for (const [state, path] of PATHS) {
     for (const status of [401, 413]) {
       test(`reaches the client, whose connection serves on once it has sent the rest (${status}, guard ${state})`, async (t) => {
