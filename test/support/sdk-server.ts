@@ -5,13 +5,14 @@
  */
 import { randomUUID } from 'node:crypto';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
-import type { AddressInfo, Socket } from 'node:net';
+import type { Socket } from 'node:net';
 import { NodeStreamableHTTPServerTransport } from '@modelcontextprotocol/node';
 import { Server as Server1 } from '@modelcontextprotocol/sdk/server/index.js';
 import { type EventStore, StreamableHTTPServerTransport } from '@modelcontextprotocol/sdk/server/streamableHttp.js';
 import type { Transport as Transport1 } from '@modelcontextprotocol/sdk/shared/transport.js';
 import { CallToolRequestSchema, ListToolsRequestSchema, McpError } from '@modelcontextprotocol/sdk/types.js';
 import { ProtocolError, Server as Server2 } from '@modelcontextprotocol/server';
+import { listenOn } from './ports.ts';
 import { BookkeepingStore } from './sdk-store.ts';
 
 export type ServerVersion = '1.32' | '2';
@@ -183,7 +184,7 @@ export async function startSdkServer(version: ServerVersion, options: ServerOpti
 
   const sockets = new Set<Socket>();
   let listener: Server;
-  async function listen(port: number): Promise<number> {
+  async function listen(port: number | null = null): Promise<number> {
     listener = createServer((request, response) => {
       answer(request, response).catch(() => response.destroy());
     });
@@ -191,11 +192,7 @@ export async function startSdkServer(version: ServerVersion, options: ServerOpti
       sockets.add(socket);
       socket.once('close', () => sockets.delete(socket));
     });
-    await new Promise<void>((resolve, reject) => {
-      listener.once('error', reject);
-      listener.listen(port, '127.0.0.1', resolve);
-    });
-    return (listener.address() as AddressInfo).port;
+    return listenOn(listener, port);
   }
   async function stopListening(): Promise<void> {
     const closed = new Promise<void>((resolve) => listener.close(() => resolve()));
@@ -203,7 +200,7 @@ export async function startSdkServer(version: ServerVersion, options: ServerOpti
     await closed;
   }
 
-  const port = await listen(0);
+  const port = await listen();
   return {
     url: `http://127.0.0.1:${port}/mcp`,
     seen,

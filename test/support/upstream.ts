@@ -6,6 +6,7 @@
 
 import net from 'node:net';
 import { Exchange } from './exchange.ts';
+import { listenOn } from './ports.ts';
 import { type Bell, bell, PATIENCE, within } from './waiting.ts';
 import { type BodyReader, bodyReader, requestFraming, takeHead } from './wire.ts';
 
@@ -102,8 +103,8 @@ export async function startUpstream(handler?: Handler): Promise<Upstream> {
     return changed.until(`a request ${JSON.stringify(wanted)} at the upstream`, look, ms, seen);
   };
 
-  let server = await listen(accept, 0);
-  const { port } = server.address() as net.AddressInfo;
+  let server = net.createServer({ noDelay: true }, accept);
+  const port = await listenOn(server);
   return {
     url: `http://127.0.0.1:${port}`,
     port,
@@ -137,7 +138,8 @@ export async function startUpstream(handler?: Handler): Promise<Upstream> {
       await within('the upstream to close', closed);
     },
     async restart() {
-      server = await listen(accept, port);
+      server = net.createServer({ noDelay: true }, accept);
+      await listenOn(server, port);
     },
   };
 }
@@ -151,14 +153,6 @@ function fits(exchange: Exchange, { when = 'complete', method, target }: Match):
     (method === undefined || method === exchange.method) &&
     (target === undefined || target === exchange.target)
   );
-}
-
-function listen(accept: (socket: net.Socket) => void, port: number): Promise<net.Server> {
-  return new Promise((resolve, reject) => {
-    const server = net.createServer({ noDelay: true }, accept);
-    server.once('error', reject);
-    server.listen(port, '127.0.0.1', () => resolve(server));
-  });
 }
 
 /** Reads one connection's requests; an upgrade turns the rest of it into the body of that exchange. */
