@@ -1,9 +1,14 @@
 /** Configuration as YAML (of which JSON is a part, YAML 1.2 section 1.3): read with lines to point at, and written. */
-import { Document, isAlias, isMap, isScalar, isSeq, LineCounter, type Node, parseDocument } from 'yaml';
+import { createRequire } from 'node:module';
+import type { Document, LineCounter, Node } from 'yaml';
 import type { Fault } from './config-faults.ts';
 import { isGroup } from './config-faults.ts';
 import { maskCredentials } from './config-kinds.ts';
 import { type Key, SETTINGS, type Setting } from './config-schema.ts';
+
+const require = createRequire(import.meta.url);
+/** Most starts read no file, and are sooner done without it. */
+const yaml = (): typeof import('yaml') => require('yaml');
 
 /** A file that could be read as a mapping: its content, and a name for each place in it. */
 export interface FileTree {
@@ -18,6 +23,7 @@ export interface FileTree {
  * @returns the tree, or what is wrong with the text, each fault with its line.
  */
 export function parseFile(text: string, name: string): FileTree | { readonly faults: readonly Fault[] } {
+  const { LineCounter, parseDocument } = yaml();
   const lines = new LineCounter();
   const document = parseDocument(text, { lineCounter: lines, prettyErrors: false });
   if (document.errors.length > 0) {
@@ -57,6 +63,7 @@ export function pathText(path: readonly PropertyKey[]): string {
 }
 
 function lineOf(contents: Node | null, path: readonly PropertyKey[], lines: LineCounter): number | undefined {
+  const { isAlias, isMap, isScalar, isSeq } = yaml();
   let node: unknown = contents;
   let offset: number | undefined;
   for (const key of path) {
@@ -84,6 +91,7 @@ export interface Effective {
 
 /** The settings in force as a configuration file: secrets masked, and what is no default with where it came from. */
 export function effectiveFile(settings: readonly Effective[]): string {
+  const { Document, isScalar } = yaml();
   const document = new Document({});
   for (const { key, raw, origin } of settings) {
     const node = document.createNode(masked(key, raw));

@@ -5,7 +5,7 @@
  * than found out at sign-in.
  */
 import { readFileSync } from 'node:fs';
-import { Agent, request } from 'undici';
+import type { Agent } from 'undici';
 import type { Config, Route } from './config.ts';
 import { isLoopbackName } from './main.ts';
 
@@ -29,6 +29,7 @@ export function foreignRoutes({ listen, routes }: Pick<Config, 'listen' | 'route
 export async function audiences(config: Config, routes: readonly Route[]): Promise<readonly Audience[]> {
   const { ca, cert, key } = config.upstream;
   const read = (path: string): string => readFileSync(path, 'utf8');
+  const { Agent } = await import('undici');
   const agent = new Agent({
     connect: { ...(ca ? { ca: read(ca) } : {}), ...(cert && key ? { cert: read(cert), key: read(key) } : {}) },
   });
@@ -47,6 +48,7 @@ export async function audiences(config: Config, routes: readonly Route[]): Promi
 
 /** RFC 9728, section 3: the well-known path goes between host and path. Servers with one resource leave the path out. */
 async function resourceOf(agent: Agent, origin: string, path: string): Promise<string | null> {
+  const { request } = await import('undici');
   const wellKnown = '/.well-known/oauth-protected-resource';
   for (const target of new Set([path === '/' ? wellKnown : wellKnown + path, wellKnown])) {
     try {

@@ -120,7 +120,9 @@ export function cameThroughIntermediary(fields: Fields): boolean {
 
 /** The essence of a media type: lower case, no parameters. */
 export function mediaType(value: string | null): string {
-  return value === null ? '' : value.split(';', 1)[0]!.trim().toLowerCase();
+  if (value === null) return '';
+  const parameters = value.indexOf(';');
+  return (parameters === -1 ? value : value.slice(0, parameters)).trim().toLowerCase();
 }
 
 /** What a refusal takes over from upstream's answer: CORS, `Vary`, the session, cookies (section 7). */

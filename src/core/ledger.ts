@@ -204,13 +204,14 @@ function keepLatest<K>(
 }
 
 export function approve(session: Session, caller: Credential): void {
+  if (session.approved.size < MOST_CALLERS && session.approved.has(caller)) return;
   session.approved.delete(caller);
   session.approved.add(caller);
   keepLatest(session.approved, MOST_CALLERS);
 }
 
 export function rememberCors(session: Session, origin: string, fields: readonly string[]): void {
-  session.cors.delete(origin);
+  if (session.cors.size >= MOST_ORIGINS) session.cors.delete(origin);
   session.cors.set(origin, fields);
   keepLatest(session.cors, MOST_ORIGINS);
 }
@@ -337,6 +338,8 @@ export function announcesPolling(stream: Stream): boolean {
   return !isFinished(stream) && last !== null && last.clean && !last.sawTerminal && last.polls;
 }
 
+const NOBODY: readonly { readonly key: RequestKey; readonly target: Stream | null }[] = [];
+
 /** An event as the scanner reports it. */
 export interface SeenEvent {
   readonly key: EventKey | null;
@@ -352,7 +355,8 @@ export function recordEvent(session: Session, leg: Leg, event: SeenEvent, answer
   const { stream } = leg;
   leg.events += 1;
   if (event.retry) leg.sawRetry = true;
-  const awaited = answers.map(({ key }) => ({ key, target: streamAwaiting(session, stream, key) }));
+  const awaited =
+    answers.length === 0 ? NOBODY : answers.map(({ key }) => ({ key, target: streamAwaiting(session, stream, key) }));
   const answersAnew = awaited.some(({ key, target }) => target?.requests.get(key) === null);
   const repeated =
     leg.resumed && event.key !== null && !answersAnew ? stream.ring.findEqual(event.key, event.length) : null;
@@ -361,27 +365,39 @@ export function recordEvent(session: Session, leg: Leg, event: SeenEvent, answer
     stream.mark = position;
     if (event.key !== null) rememberId(session, stream, event.key, position, event.length);
   }
-  for (const { key, target } of awaited) {
-    if (leg.terminals !== null) {
-      leg.terminals.set(key, event.key);
-      keepLatest(leg.terminals, MOST_TERMINALS);
-    }
-    if (target === null) continue;
-    if (target === stream) leg.sawTerminal = true;
-    else if (stream.kind === 'standalone') session.answersWhileListening = true;
-    const known = target.requests.get(key) ?? null;
-    if (known === null) {
-      target.requests.set(key, { on: stream, position, ...lengthAndKey(event), receipts: [leg.receipt] });
-    } else if (!known.receipts.includes(leg.receipt)) {
-      known.receipts.push(leg.receipt);
-      if (known.receipts.length > MOST_RECEIPTS) known.receipts.shift();
-    }
-  }
+  for (const { key, target } of awaited) recordAnswer(session, leg, event, position, key, target);
   if (event.key !== null) {
     traceId(session, leg.from.rivals, event.key);
-    if (repeated === null && skipsAnswers(leg)) traceId(session, { streams: [stream], forgotten: false }, event.key);
+    if (repeated === null && leg.resumed && skipsAnswers(leg))
+      traceId(session, { streams: [stream], forgotten: false }, event.key);
   }
   return position;
+}
+
+/** `target`: the stream that waits for it, or null. */
+function recordAnswer(
+  session: Session,
+  leg: Leg,
+  event: SeenEvent,
+  position: Position,
+  key: RequestKey,
+  target: Stream | null,
+): void {
+  const { stream } = leg;
+  if (leg.terminals !== null) {
+    leg.terminals.set(key, event.key);
+    keepLatest(leg.terminals, MOST_TERMINALS);
+  }
+  if (target === null) return;
+  if (target === stream) leg.sawTerminal = true;
+  else if (stream.kind === 'standalone') session.answersWhileListening = true;
+  const known = target.requests.get(key) ?? null;
+  if (known === null) {
+    target.requests.set(key, { on: stream, position, ...lengthAndKey(event), receipts: [leg.receipt] });
+  } else if (!known.receipts.includes(leg.receipt)) {
+    known.receipts.push(leg.receipt);
+    if (known.receipts.length > MOST_RECEIPTS) known.receipts.shift();
+  }
 }
 
 /**

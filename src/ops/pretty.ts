@@ -5,9 +5,12 @@
  *     [10:04:11.120] INFO: GET /mcp 409 forward in-window empty: The stream of this cursor is still open: the server
  *     was asked. The server answered with nothing, and the client was told so. session 3fa9c2d10b7e cursor 77c1… 12 ms
  */
-import pretty from 'pino-pretty';
+import { createRequire } from 'node:module';
+import type pretty from 'pino-pretty';
 import { ERRORS, type ErrorCode } from '../errors.ts';
 import { inWords, type Worded } from './words.ts';
+
+const require = createRequire(import.meta.url);
 
 type Line = Readonly<Record<string, unknown>>;
 type Colors = Parameters<pretty.MessageFormatFunc>[3]['colors'];
@@ -20,9 +23,11 @@ const ABOUT_AN_EXCHANGE = /"event":"(?:decision|exchange)"/;
 
 /** Makes the function from a line of JSON to a line to read. */
 export function prettyLines(colorize: boolean): (line: string) => string {
+  // A log in JSON is sooner there without it.
+  const { prettyFactory } = require('pino-pretty') as typeof pretty;
   const shared = { colorize, singleLine: true, translateTime: 'SYS:HH:MM:ss.l' };
-  const told = pretty.prettyFactory({ ...shared, hideObject: true, messageFormat: story });
-  const plain = pretty.prettyFactory({ ...shared, ignore: FIRST.join(','), messageFormat: sentence });
+  const told = prettyFactory({ ...shared, hideObject: true, messageFormat: story });
+  const plain = prettyFactory({ ...shared, ignore: FIRST.join(','), messageFormat: sentence });
   // Without an object to show, pino-pretty leaves the end of the line out as well.
   return (line) => (ABOUT_AN_EXCHANGE.test(line) ? `${told(line).trimEnd()}\n` : plain(line));
 }

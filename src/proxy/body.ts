@@ -50,10 +50,6 @@ export class RequestBody {
     }
     request.on('data', (chunk: Buffer) => this.#data(chunk, listener));
     request.on('end', () => this.#end(listener));
-    request.on('close', () => {
-      // Half a request must not look like a whole one.
-      if (!this.#ended) this.#stream?.destroy(new Error('the client left within its request'));
-    });
     request.on('error', () => {});
     setImmediate(() => this.#startStream(listener));
   }
@@ -98,6 +94,10 @@ export class RequestBody {
     const stream = new Readable({ read: () => this.#request.resume() });
     stream.on('error', () => {});
     stream.on('close', () => this.#request.resume());
+    this.#request.on('close', () => {
+      // Half a request must not look like a whole one.
+      if (!this.#ended) stream.destroy(new Error('the client left within its request'));
+    });
     this.#stream = stream;
     for (const piece of pieces) stream.push(piece);
     listener.ready(stream);

@@ -16,7 +16,7 @@ export interface ClientConnection {
   /** The latest response on it. */
   response: ServerResponse | null;
   /** Those under way on it: more than one where the client sends requests without waiting. */
-  readonly exchanges: Set<{ connectionClosed(): void }>;
+  readonly exchanges: { connectionClosed(): void }[];
   /** What came last was no HTTP. */
   broken: boolean;
 }
@@ -45,14 +45,14 @@ export function watchConnection(socket: Socket, now: () => Millis): ClientConnec
   });
   socket.on('close', () => {
     closed('us');
-    for (const exchange of connection.exchanges) exchange.connectionClosed();
+    for (const exchange of [...connection.exchanges]) exchange.connectionClosed();
   });
   const connection: ClientConnection = {
     facts,
     tuple: tupleOf(localAddress, localPort, remoteAddress, remotePort),
     address: remoteAddress,
     response: null,
-    exchanges: new Set(),
+    exchanges: [],
     broken: false,
   };
   connections.set(socket, connection);

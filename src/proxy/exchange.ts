@@ -73,11 +73,15 @@ interface Head {
 }
 
 const NOTHING: ReadonlySet<string> = new Set();
+/** Of so many chunks one has its delay taken. */
+const DELAY_SAMPLE = 64;
 const LENGTH: ReadonlySet<string> = new Set(['content-length']);
 
 let exchanges = 0;
 
 export class Exchange implements UpstreamListener {
+  /** Among the listener's. */
+  seat: number | null = null;
   readonly #id = ++exchanges;
   readonly #room: RouteRoom;
   readonly #in: Incoming;
@@ -102,13 +106,12 @@ export class Exchange implements UpstreamListener {
   #heldHead: Head | null = null;
   /** Terminal events are held back with it. */
   #heldAnswers = false;
-  /** Writes with terminal events that the kernel has not taken yet. */
-  #unflushed = 0;
   #legClosed = false;
   /** The watched exchange brought an event. */
   #honoured = false;
   #filterTimer: NodeJS.Timeout | null = null;
   #keepAlive: KeepAlive | null = null;
+  #chunks = 0;
   #strip: Strip | undefined;
   #opened: OpenedStream | null = null;
   #decisionReported = false;
@@ -130,6 +133,7 @@ export class Exchange implements UpstreamListener {
     const forwarded = guarded && cameThroughIntermediary(this.#fields);
     this.#receipt = { connection: connection.facts, forwarded, flushedAt: null, response: 'open' };
     this.#relay = new Relay(incoming.response, {
+      flushed: () => this.#flushed(),
       finished: () => this.#finished(),
       closed: (end) => this.#closed(end),
     });
@@ -260,7 +264,6 @@ export class Exchange implements UpstreamListener {
   }
 
   data(chunk: Buffer): void {
-    const cameAt = this.#room.now();
     const reading = this.#reading;
     if (reading === null) {
       this.#learning?.body(chunk);
@@ -268,11 +271,15 @@ export class Exchange implements UpstreamListener {
       this.#watch?.bytes(chunk.length, true);
       return;
     }
+    const cameAt = this.#chunks++ % DELAY_SAMPLE === 0 ? this.#room.now() : null;
     const pieces = reading.push(chunk);
     this.#pass(pieces, reading.takeAnswer());
     this.#watch?.bytes(chunk.length, reading.contentPending);
     const sawEvent = this.#afterReading(reading);
-    if (sawEvent) this.#room.observer.eventDelay((this.#room.now() - cameAt) / 1_000);
+    if (sawEvent && cameAt !== null) {
+      this.#relay.flush();
+      this.#room.observer.eventDelay((this.#room.now() - cameAt) / 1_000);
+    }
   }
 
   ended(): void {
@@ -356,24 +363,18 @@ export class Exchange implements UpstreamListener {
   }
 
   #write(pieces: readonly Buffer[], answers: boolean): void {
-    const last = pieces.length - 1;
-    if (last < 0) return;
+    if (pieces.length === 0) return;
     this.#firstByteAt ??= this.#room.now();
-    for (let i = 0; i < last; i++) this.#relay.write(pieces[i]!);
-    if (answers) {
-      // An earlier answer may be flushed long since; the receipt speaks for all of them.
-      this.#receipt.flushedAt = null;
-      this.#unflushed += 1;
-    }
-    this.#relay.write(pieces[last]!, answers ? this.#flushed : undefined);
+    // An earlier answer may be flushed long since; the receipt speaks for all of them.
+    if (answers) this.#receipt.flushedAt = null;
+    for (const piece of pieces) this.#relay.write(piece, answers);
     this.#keepAlive?.wrote();
   }
 
-  /** The kernel has the terminal event's bytes. */
-  readonly #flushed = (error?: Error | null): void => {
-    this.#unflushed -= 1;
-    if (this.#unflushed === 0 && !error && !this.#relay.over) this.#receipt.flushedAt = this.#room.now();
-  };
+  /** The kernel has the terminal events' bytes. */
+  #flushed(): void {
+    this.#receipt.flushedAt = this.#room.now();
+  }
 
   // Reading the stream.
 

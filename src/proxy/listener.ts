@@ -14,6 +14,7 @@ import { watchConnection } from './connection.ts';
 import { Exchange } from './exchange.ts';
 import { endConnection, lingerAfter } from './linger.ts';
 import type { RouteRoom } from './room.ts';
+import { Roster } from './roster.ts';
 import { createUpgrader, declineUpgrade, hasFraming, isWebSocketUpgrade, rawAnswer } from './upgrade.ts';
 
 export interface ListenerOptions {
@@ -53,7 +54,8 @@ export class Listener {
   readonly #upgraded = new Set<Duplex>();
   /** Refused ones, whose clients have not closed their side yet. */
   readonly #refused = new Set<Duplex>();
-  readonly #exchanges = new Set<Exchange>();
+  readonly #exchanges = new Roster<Exchange>();
+  #allowedHost: string | null = null;
   #draining = false;
   #idle: (() => void) | null = null;
 
@@ -123,6 +125,7 @@ export class Listener {
       (this.#server as TlsServer).setSecureContext(options.tls);
     }
     this.#options = options;
+    this.#allowedHost = null;
   }
 
   /** Takes no more connections, answers new requests with 503, and resolves when nothing is open or `timeout` ms are over. */
@@ -139,7 +142,7 @@ export class Listener {
         };
       });
     }
-    for (const exchange of this.#exchanges) exchange.cut();
+    for (const exchange of this.#exchanges.members()) exchange.cut();
     for (const socket of [...this.#upgraded, ...this.#refused]) socket.destroy();
     this.#server.closeAllConnections();
     await closed;
@@ -174,13 +177,13 @@ export class Listener {
       target,
       guarded,
       closed: () => {
-        this.#exchanges.delete(exchange);
-        connection.exchanges.delete(exchange);
+        this.#exchanges.remove(exchange);
+        connection.exchanges.splice(connection.exchanges.indexOf(exchange), 1);
         this.#closed();
       },
     });
     this.#exchanges.add(exchange);
-    connection.exchanges.add(exchange);
+    connection.exchanges.push(exchange);
     exchange.start();
   }
 
@@ -193,8 +196,10 @@ export class Listener {
     const { access, rooms, concurrentStreams } = this.#options;
     if (isAmbiguous(request)) return 'bad-request';
     const { host = null } = request.headers;
-    if (!hostAllowed(access, authority) || !hostAllowed(access, host)) return 'host-not-allowed';
-    if (!originAllowed(access, allValues(request.rawHeaders, 'origin'))) return 'origin-not-allowed';
+    if (!this.#hostAllowed(authority) || !this.#hostAllowed(host)) return 'host-not-allowed';
+    if (request.headers.origin !== undefined && !originAllowed(access, allValues(request.rawHeaders, 'origin'))) {
+      return 'origin-not-allowed';
+    }
     if (timesThrough(request) >= MOST_TIMES) return 'loop-detected';
     if (this.#draining) return 'draining';
     if (target === '*' && request.method === 'OPTIONS') return 'itself';
@@ -202,6 +207,14 @@ export class Listener {
     const room = rooms.find(({ route }) => covers(route, authority, target));
     if (room === undefined) return 'no-route';
     return this.open >= concurrentStreams ? 'overloaded' : room;
+  }
+
+  /** Clients name the same host again and again. */
+  #hostAllowed(authority: string | null): boolean {
+    if (authority === this.#allowedHost) return true;
+    const allowed = hostAllowed(this.#options.access, authority);
+    if (allowed) this.#allowedHost = authority;
+    return allowed;
   }
 
   #upgradeRequest(request: IncomingMessage, socket: Duplex, head: Buffer): void {
@@ -267,10 +280,11 @@ const NOTHING: ReadonlySet<string> = new Set();
  * What other programs read in another way than we do (RFC 9112 section 11.2). Node's parser refuses most of it: both
  * framing fields, lengths that differ, lines that end in LF alone, folded lines, blanks before a colon.
  */
-function isAmbiguous({ rawHeaders, httpVersion }: IncomingMessage): boolean {
-  const codings = allValues(rawHeaders, 'transfer-encoding');
-  const isOdd = codings.length > 0 && (httpVersion !== '1.1' || codings.join().trim().toLowerCase() !== 'chunked');
-  return isOdd || !/^1\.[01]$/.test(httpVersion) || allValues(rawHeaders, 'host').length > 1;
+function isAmbiguous({ headers, rawHeaders, httpVersion }: IncomingMessage): boolean {
+  const coding = headers['transfer-encoding'];
+  const isOdd = coding !== undefined && (httpVersion !== '1.1' || coding.trim().toLowerCase() !== 'chunked');
+  const isKnown = httpVersion === '1.1' || httpVersion === '1.0';
+  return isOdd || !isKnown || allValues(rawHeaders, 'host').length > 1;
 }
 
 /** Whether a body of the length that is announced may come. */
@@ -282,6 +296,7 @@ function isWelcome({ headers }: IncomingMessage, { bodyBytes }: RouteRoom): bool
 function readTarget(request: IncomingMessage): { target: string; authority: string | null } {
   const url = request.url ?? '/';
   const host = request.headers.host ?? null;
+  if (url.startsWith('/')) return { target: url, authority: host };
   const absolute = /^https?:\/\/([^/?#]*)(.*)$/i.exec(url);
   if (absolute === null) return { target: url, authority: host };
   const rest = absolute[2]!;
@@ -315,9 +330,8 @@ function hostOf(authority: string | null): string {
 }
 
 /** How often a request has passed a guard, by its `Via` (RFC 9110 section 7.6.3). */
-function timesThrough({ rawHeaders }: IncomingMessage): number {
-  const via = allValues(rawHeaders, 'via');
-  return via.length === 0 ? 0 : via.join().split('mcp-resume-guard').length - 1;
+function timesThrough({ headers }: IncomingMessage): number {
+  return headers.via === undefined ? 0 : headers.via.split('mcp-resume-guard').length - 1;
 }
 
 function answer(response: ServerResponse, code: ErrorCode, waits: boolean): void {
@@ -363,7 +377,7 @@ function answerClientError(error: NodeJS.ErrnoException, duplex: Duplex): void {
   } else if (response.headersSent || response.socket === null) {
     socket.destroy();
   } else {
-    for (const exchange of exchanges) exchange.connectionClosed();
+    for (const exchange of [...exchanges]) exchange.connectionClosed();
     refuse();
   }
 }

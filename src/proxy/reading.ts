@@ -37,6 +37,8 @@ export class Reading implements TapListener {
   #pushing = false;
   #sawEvent = false;
   #sawAnswer = false;
+  /** Not counted yet: one count a chunk is enough. */
+  #events = 0;
   /** Terminal events so far. */
   answers = 0;
 
@@ -91,6 +93,7 @@ export class Reading implements TapListener {
     this.#pushing = true;
     this.#tap.push(chunk);
     this.#pushing = false;
+    this.#countEvents();
     return this.#filter === null ? [chunk] : this.#filter.pass(chunk, this.#tap.terminatorPending);
   }
 
@@ -118,15 +121,23 @@ export class Reading implements TapListener {
   }
 
   recorded(events: number, answers: readonly ResponseHead[]): void {
-    const { observer } = this.#options.room;
-    observer.events(events);
+    this.#events += events;
     this.#sawEvent = true;
     if (answers.length > 0) {
+      const { observer } = this.#options.room;
       this.#sawAnswer = true;
       this.answers += answers.length;
       for (const { kind } of answers) observer.terminal(kind);
     }
-    if (!this.#pushing) this.#options.decoded();
+    if (!this.#pushing) {
+      this.#countEvents();
+      this.#options.decoded();
+    }
+  }
+
+  #countEvents(): void {
+    if (this.#events > 0) this.#options.room.observer.events(this.#events);
+    this.#events = 0;
   }
 
   blind(cause: string): void {

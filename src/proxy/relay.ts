@@ -10,6 +10,11 @@ import type { Hop } from './upstream.ts';
 /** What RFC 9112 section 4 does not allow in a reason phrase; Node refuses to send it. */
 const NOT_IN_REASON = /[^\t\x20-\x7e\x80-\xff]/g;
 
+/** Bytes that may wait for a client that reads on, before upstream waits: a few reads' worth, so that it rarely does. */
+const MOST_WAITING = 131_072;
+/** What is put together for one write: copying so little costs less than writing each piece by itself. */
+const SMALL = 4_096;
+
 /** Whom upstream may have to wait for. */
 export const CLIENT = 1;
 export const TAP = 2;
@@ -18,6 +23,8 @@ export const TAP = 2;
 export type StreamEnd = 'ended' | 'destroyed' | 'client-left';
 
 export interface RelayListener {
+  /** The kernel has taken all bytes that this was wanted to be told of. */
+  flushed(): void;
   /** Everything has been handed to the kernel and the response ended in order. */
   finished(): void;
   /** Exactly once, whatever happened. */
@@ -34,13 +41,20 @@ export class Relay {
   #waitsFor = 0;
   /** Only the end of the connection ends the body. */
   #endsByClose = false;
+  /** What came in this turn of the loop: it leaves together at the turn's end. */
+  #pieces: Buffer[] = [];
+  #bytes = 0;
+  /** There are such among them whose flushing is to be told. */
+  #tells = false;
+  /** Writes with such bytes that the kernel has not taken. */
+  #unflushed = 0;
+  #scheduled = false;
 
   constructor(response: ServerResponse, listener: RelayListener) {
     this.#response = response;
     this.#listener = listener;
     response.on('finish', () => listener.finished());
     response.on('close', () => this.left());
-    response.on('drain', () => this.wait(CLIENT, false));
     response.on('error', () => {});
   }
 
@@ -80,15 +94,64 @@ export class Relay {
     this.#bodyAllowed = method !== 'HEAD' && status !== 204 && status !== 304;
     response.writeHead(status, reason.replace(NOT_IN_REASON, ''), fields as string[]);
     this.#endsByClose = this.#bodyAllowed && firstValue(fields, 'content-length') === null && !response.chunkedEncoding;
-    process.nextTick(() => {
-      if (!this.over) response.flushHeaders();
-    });
+    this.#schedule();
   }
 
-  /** `flushed` is called once the kernel has taken these bytes and all before, or with an error. */
-  write(piece: Buffer, flushed?: (error?: Error | null) => void): void {
+  /** `tells`: the listener wants to hear when the kernel has taken these bytes and all before. */
+  write(piece: Buffer, tells = false): void {
     if (this.over || !this.#bodyAllowed) return;
-    if (!this.#response.write(piece, flushed)) this.wait(CLIENT, true);
+    this.#pieces.push(piece);
+    this.#bytes += piece.length;
+    this.#tells ||= tells;
+    if (this.#bytes >= MOST_WAITING) this.flush();
+    else this.#schedule();
+  }
+
+  /** Hands over what has come in this turn. */
+  flush(): void {
+    if (this.#pieces.length === 0 || this.over) return;
+    const last = this.#handOver();
+    const isTaken = this.#response.write(last, this.#whenTaken());
+    // The client is behind only if the bytes stay here: that a write is larger than Node's mark says little.
+    if (isTaken || this.isBlocked || this.#response.writableLength <= MOST_WAITING) return;
+    this.wait(CLIENT, true);
+    this.#response.once('drain', () => this.wait(CLIENT, false));
+  }
+
+  /** Writes all but the last piece, which is returned. */
+  #handOver(): Buffer {
+    const pieces = this.#pieces;
+    const bytes = this.#bytes;
+    this.#pieces = [];
+    this.#bytes = 0;
+    if (pieces.length > 1 && bytes <= pieces.length * SMALL) return Buffer.concat(pieces, bytes);
+    const last = pieces.length - 1;
+    for (let i = 0; i < last; i++) this.#response.write(pieces[i]!);
+    return pieces[last]!;
+  }
+
+  #whenTaken(): ((error?: Error | null) => void) | undefined {
+    if (!this.#tells) return undefined;
+    this.#tells = false;
+    this.#unflushed += 1;
+    return (error) => {
+      this.#unflushed -= 1;
+      if (this.#unflushed === 0 && !this.#tells && !error && !this.over) this.#listener.flushed();
+    };
+  }
+
+  #schedule(): void {
+    if (this.#scheduled) return;
+    this.#scheduled = true;
+    process.nextTick(flushAtTurnsEnd, this);
+  }
+
+  /** @internal */
+  turnEnded(): void {
+    this.#scheduled = false;
+    if (this.over) return;
+    if (this.#pieces.length > 0) this.flush();
+    else if (!this.#response.writableEnded) this.#response.flushHeaders();
   }
 
   /** The client's connection is gone, or has no more use for this response. */
@@ -99,13 +162,17 @@ export class Relay {
   /** Ends in order. */
   end(last?: string): void {
     if (this.over) return;
-    if (last === undefined) this.#response.end();
-    else this.#response.end(last);
+    const piece = this.#pieces.length === 0 ? undefined : this.#handOver();
+    if (last !== undefined && piece !== undefined) this.#response.write(piece);
+    const final = last ?? piece;
+    if (final === undefined) this.#response.end();
+    else this.#response.end(final, this.#whenTaken());
   }
 
   /** Ends so that nobody can take it for the end: a reset where only the end of the connection ends the body. */
   destroy(): void {
     if (this.over) return;
+    this.flush();
     const { socket } = this.#response;
     const reset = this.#endsByClose && socket !== null && 'resetAndDestroy' in socket;
     this.#close('destroyed');
@@ -118,4 +185,8 @@ export class Relay {
     this.#end = end;
     this.#listener.closed(end);
   }
+}
+
+function flushAtTurnsEnd(relay: Relay): void {
+  relay.turnEnded();
 }

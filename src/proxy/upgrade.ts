@@ -5,9 +5,10 @@
  * request is put back in front of its connection without the field, and parsed again.
  */
 import { type ClientRequest, type IncomingMessage, STATUS_CODES } from 'node:http';
+import { createRequire } from 'node:module';
 import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
-import httpProxy from 'http-proxy-3';
+import type { ProxyServer } from 'http-proxy-3';
 import { type Fields, pairs } from '../core/fields.ts';
 import { ERRORS, type ErrorCode, errorBody, GuardError } from '../errors.ts';
 import { endConnection } from './linger.ts';
@@ -39,11 +40,21 @@ export function hasFraming(request: IncomingMessage): boolean {
 /** Takes a client's connection, what came on it after the request, and where it goes. */
 export type Upgrader = (socket: Duplex, head: Buffer, target: UpgradeTarget) => void;
 
-export function createUpgrader(): Upgrader {
-  const proxy = httpProxy.createProxyServer({ ws: true });
+const require = createRequire(import.meta.url);
+
+/** Loaded with the first upgrade, since most guards never see one. */
+function createProxy(): ProxyServer {
+  const { createProxyServer } = require('http-proxy-3') as typeof import('http-proxy-3');
+  const proxy = createProxyServer({ ws: true });
   // It repeats every error of a client's socket here, and an error nobody listens for ends the process.
   proxy.on('error', () => {});
+  return proxy;
+}
+
+export function createUpgrader(): Upgrader {
+  let proxy: ProxyServer | null = null;
   return (socket, head, target) => {
+    proxy ??= createProxy();
     const url = new URL(target.origin);
     const host = url.hostname.replace(/^\[|\]$/g, '');
     const port = url.port === '' ? (url.protocol === 'https:' ? 443 : 80) : Number(url.port);

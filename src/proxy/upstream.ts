@@ -8,11 +8,13 @@
  * No request is sent twice: undici writes a request once, and should it ever start to write one again we abort it.
  */
 import type { Socket } from 'node:net';
-import { buildConnector, Client, type Dispatcher } from 'undici';
+import type { Dispatcher } from 'undici';
 import type { Fields } from '../core/fields.ts';
 import { NO_IDENTITY, type UpstreamIdentity } from '../core/ledger.ts';
 import { type ErrorCode, GuardError } from '../errors.ts';
 import type { KernelTables } from './kernel.ts';
+import { Roster, type Seated } from './roster.ts';
+import { buildConnector, Client, type ConnectOptions, type Connector } from './undici.ts';
 
 export interface UpstreamOptions {
   /** Scheme, host and port. */
@@ -64,7 +66,7 @@ interface Connection {
   error: Error | null;
 }
 
-interface Lane {
+interface Lane extends Seated {
   readonly client: Client;
   connection: Connection | null;
   /** A connection opened ahead of its request. */
@@ -83,9 +85,9 @@ export class Upstream {
   readonly origin: string;
   readonly authority: string;
   readonly #options: UpstreamOptions;
-  #connect: buildConnector.connector;
+  #connect: Connector;
   readonly #idle: Lane[] = [];
-  readonly #lanes = new Set<Lane>();
+  readonly #lanes = new Roster<Lane>();
   readonly #hostname: string;
   readonly #loopbackPort: number | null;
   #incarnation = 1;
@@ -193,6 +195,7 @@ export class Upstream {
 
   #newLane(): Lane {
     const lane: Lane = {
+      seat: null,
       ready: null,
       connection: null,
       attempts: 0,
@@ -211,11 +214,11 @@ export class Upstream {
   }
 
   #discard(lane: Lane): void {
-    if (!this.#lanes.delete(lane)) return;
+    if (!this.#lanes.remove(lane)) return;
     lane.client.destroy(null, () => {});
   }
 
-  #connectLane(lane: Lane, options: buildConnector.Options, callback: OpenCallback): void {
+  #connectLane(lane: Lane, options: ConnectOptions, callback: OpenCallback): void {
     const { ready } = lane;
     if (ready !== null && !ready.destroyed) {
       lane.ready = null;
@@ -267,9 +270,11 @@ export class Upstream {
   }
 }
 
-function connector(tls: UpstreamOptions['tls'], timeout: number): buildConnector.connector {
+function connector(tls: UpstreamOptions['tls'], timeout: number): Connector {
   return buildConnector({ ...tls, timeout, keepAlive: true, keepAliveInitialDelay: KEEP_ALIVE_PROBE });
 }
+
+const BEYOND_ASCII = /[^\0-\x7f]/;
 
 type OpenCallback = (...args: [null, Socket] | [Error, null]) => void;
 
@@ -325,7 +330,7 @@ class Exchange implements Dispatcher.DispatchHandler, Hop {
     this.#listener.head(
       status,
       // undici reads the reason as UTF-8; of what is not, the bytes are lost.
-      Buffer.from(reason).toString('latin1'),
+      BEYOND_ASCII.test(reason) ? Buffer.from(reason).toString('latin1') : reason,
       raw.map((item) => (typeof item === 'string' ? item : item.toString('latin1'))),
     );
   }

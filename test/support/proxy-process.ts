@@ -24,10 +24,14 @@ export interface ProxyProcess {
 
 const MAIN = fileURLToPath(new URL('./proxy-main.ts', import.meta.url));
 
-/** Starts `mcp-resume-guard` with these arguments, on free ports; it is killed with the test. */
-export async function startProcess(t: TestContext, argv: readonly string[]): Promise<ProxyProcess> {
+/**
+ * Starts `mcp-resume-guard` with these arguments, on free ports; it is killed with the test. `first`: a module that is
+ * loaded before.
+ */
+export async function startProcess(t: TestContext, argv: readonly string[], first?: URL): Promise<ProxyProcess> {
   const addresses = ['--listen', '127.0.0.1:0', '--admin', '127.0.0.1:0'];
-  const args = ['--import', 'tsx', MAIN, ...addresses, '--log-format', 'json', ...argv];
+  const loaded = ['--import', 'tsx', ...(first === undefined ? [] : ['--import', first.href])];
+  const args = [...loaded, MAIN, ...addresses, '--log-format', 'json', ...argv];
   const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'pipe'] });
   t.after(() => child.kill('SIGKILL'));
   let complaints = '';
