@@ -59,10 +59,9 @@ function namedByConnection(fields: Fields): ReadonlySet<string> {
   return named ?? NOTHING_NAMED;
 }
 
-/** End-to-end fields only; those in `without` (lower case) are left out too. */
-export function endToEnd(fields: Fields, without: ReadonlySet<string>): string[] {
+/** End-to-end fields only, after those in `kept`; those in `without` (lower case) are left out too. */
+export function endToEnd(fields: Fields, without: ReadonlySet<string>, kept: string[] = []): string[] {
   const named = namedByConnection(fields);
-  const kept: string[] = [];
   for (let i = 0; i + 1 < fields.length; i += 2) {
     const name = fields[i]!;
     const lower = name.toLowerCase();
@@ -97,11 +96,10 @@ export interface TowardUpstream {
 
 /** The fields of the request upstream gets (behaviour.md sections 8 and 9). */
 export function towardUpstream(fields: Fields, how: TowardUpstream): string[] {
-  const kept = endToEnd(fields, how.strip ? UPSTREAM_SETS_AND_CURSOR : UPSTREAM_SETS);
   const forwardedFor = allValues(fields, 'x-forwarded-for');
   const forwardedHost = firstValue(fields, 'x-forwarded-host') ?? how.clientAuthority;
-  const out = ['Host', how.preserveHost && how.clientAuthority !== null ? how.clientAuthority : how.authority];
-  for (const item of kept) out.push(item);
+  const host = how.preserveHost && how.clientAuthority !== null ? how.clientAuthority : how.authority;
+  const out = endToEnd(fields, how.strip ? UPSTREAM_SETS_AND_CURSOR : UPSTREAM_SETS, ['Host', host]);
   out.push('X-Forwarded-For', [...forwardedFor, how.clientAddress].join(', '));
   if (forwardedHost !== null) out.push('X-Forwarded-Host', forwardedHost);
   out.push('X-Forwarded-Proto', firstValue(fields, 'x-forwarded-proto') ?? how.scheme);

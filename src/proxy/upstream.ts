@@ -88,6 +88,7 @@ export class Upstream {
   #connect: Connector;
   readonly #idle: Lane[] = [];
   readonly #lanes = new Roster<Lane>();
+  readonly #url: URL;
   readonly #hostname: string;
   readonly #loopbackPort: number | null;
   #incarnation = 1;
@@ -95,12 +96,14 @@ export class Upstream {
   /** A connect was refused and none has succeeded since; the number of connections then open that are still open. */
   #refused: { survivors: Set<Connection> } | null = null;
   readonly #connections = new Set<Connection>();
+  #listeners: ReadonlySet<number> = new Set();
   /** The port had a listener at some time, so that none now means something. */
   #hadListeners = false;
   #closed = false;
 
   constructor(options: UpstreamOptions) {
     const url = new URL(options.origin);
+    this.#url = url;
     this.origin = options.origin;
     this.authority = url.host;
     this.#options = options;
@@ -125,7 +128,9 @@ export class Upstream {
     if (this.#loopbackPort === null) return { ...NO_IDENTITY, incarnation: this.#incarnation };
     const { inodes, readAt } = await this.#options.kernel.listeners(this.#loopbackPort, notBefore);
     this.#hadListeners ||= inodes.size > 0;
-    return { incarnation: this.#incarnation, listeners: inodes, readAt };
+    // One set for all connections and sessions that found the same: there may be thousands.
+    if (!isSame(inodes, this.#listeners)) this.#listeners = inodes;
+    return { incarnation: this.#incarnation, listeners: this.#listeners, readAt };
   }
 
   /** No connect was refused since the last that succeeded. */
@@ -140,7 +145,7 @@ export class Upstream {
 
   /** Opens a connection and keeps it for the next request. Resolves to null, or to why there is none. */
   async reach(): Promise<GuardError | null> {
-    const url = new URL(this.origin);
+    const url = this.#url;
     const lane = this.#newLane();
     return new Promise((resolve) => {
       const port = String(portOf(url));
@@ -199,7 +204,7 @@ export class Upstream {
       ready: null,
       connection: null,
       attempts: 0,
-      client: new Client(this.origin, {
+      client: new Client(this.#url, {
         connect: (options, callback) => this.#connectLane(lane, options, callback as OpenCallback),
         pipelining: 1,
         headersTimeout: 0,
@@ -397,6 +402,12 @@ function toGuardError(error: Error, otherwise: ErrorCode = 'upstream-reset'): Gu
     if (known !== undefined) return new GuardError(known, error.message, { cause: error });
   }
   return new GuardError(otherwise, error.message, { cause: error });
+}
+
+function isSame(one: ReadonlySet<number>, other: ReadonlySet<number>): boolean {
+  if (one.size !== other.size) return false;
+  for (const inode of one) if (!other.has(inode)) return false;
+  return true;
 }
 
 function isLoopback(hostname: string): boolean {
