@@ -99,9 +99,8 @@ export async function alternate<S extends Named, T>(
 }
 
 /** In ms. `cpu` is the least CPU time that a proxy has to have had. */
-const WARMING = { slice: 400, cpu: 1_500 } as const;
-const QUICK_WARMING = { slice: 200, cpu: 500 } as const;
-const MOST_SLICES = 10;
+const WARMING = { slice: 400, cpu: 1_500, most: 10 } as const;
+const QUICK_WARMING = { slice: 150, cpu: 400, most: 5 } as const;
 
 /**
  * Puts subjects under load one after the other, until a slice of it costs no less CPU time than the one before: then
@@ -114,12 +113,12 @@ export async function warmUp<S extends Pick<Subject, 'name' | 'pids' | 'lastWord
   kind: string,
   load: (subject: S, ms: number) => Promise<Figure>,
 ): Promise<void> {
-  const { slice, cpu: least } = plan.quick ? QUICK_WARMING : WARMING;
+  const { slice, cpu: least, most } = plan.quick ? QUICK_WARMING : WARMING;
   for (const subject of subjects) {
     if (subject.pids.length === 0 || isWarm(subject, kind)) continue;
     const began = readCpu(subject.pids).ran;
     let before = Number.POSITIVE_INFINITY;
-    for (let slices = 0; slices < MOST_SLICES; slices++) {
+    for (let slices = 0; slices < most; slices++) {
       const { cpu } = await named(subject, load(subject, slice));
       const cost = cpu ?? Number.POSITIVE_INFINITY;
       if (cost > 0.95 * before && readCpu(subject.pids).ran - began >= least * 1e6) break;

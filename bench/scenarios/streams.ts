@@ -82,11 +82,11 @@ const moderate: Scenario = {
   name: 'delay',
   about: `delay of an event: ${STREAMS} streams, ${RATE} events a second each`,
   async run(stage) {
-    const { quick, rounds, window } = stage.plan;
-    const ms = quick ? 400 : window;
+    const { quick, fewRounds, window } = stage.plan;
+    const ms = quick ? 300 : window;
     const subjects = await stage.shared();
     await warmUp(stage, subjects, 'moderate', async (subject, slice) => (await delays(stage, subject, slice, 0)).p50);
-    const results = await alternate(subjects, rounds, (subject) => delays(stage, subject, ms, 50));
+    const results = await alternate(subjects, fewRounds, (subject) => delays(stage, subject, ms, 50));
     const notes = [...results]
       .filter(([, list]) => list.some(({ late }) => late > 0.05))
       .map(([{ name }]) => `${name} did not keep up: its figures leave out events that came too late`);
