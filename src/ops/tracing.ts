@@ -6,6 +6,7 @@
  * server are siblings under the client's.
  */
 import type { Attributes, SpanContext } from '@opentelemetry/api';
+import type { SpanExporter } from '@opentelemetry/sdk-trace-base';
 import type { ExchangeReport, Observer } from '../report.ts';
 import { type Logger, limited } from './logger.ts';
 
@@ -35,11 +36,19 @@ interface Sdk {
 const FLUSH = 3_000;
 const REPEAT = 10_000;
 
-/** @returns null where no endpoint is set, tracing is switched off, or the SDK is not installed, which is logged. */
+/**
+ * @returns null where no endpoint is set or tracing is switched off, and, with a warning, where the endpoint is no URL or
+ *   the SDK is not installed.
+ */
 export async function startTracing(options: TracingOptions): Promise<Tracing | null> {
   const { env, logger, version, now, load = loadSdk } = options;
-  const endpoint = env['OTEL_EXPORTER_OTLP_TRACES_ENDPOINT'] || env['OTEL_EXPORTER_OTLP_ENDPOINT'];
-  if (!endpoint || env['OTEL_SDK_DISABLED']?.trim().toLowerCase() === 'true') return null;
+  const named = endpointOf(env);
+  if (named === null || env['OTEL_SDK_DISABLED']?.trim().toLowerCase() === 'true') return null;
+  const endpoint = shownUrl(named.url);
+  if (endpoint === null) {
+    logger.warn({ event: 'tracing-unavailable' }, `${named.variable} is no http or https URL: no spans are sent`);
+    return null;
+  }
   let sdk: Sdk;
   try {
     sdk = await load();
@@ -56,11 +65,25 @@ export async function startTracing(options: TracingOptions): Promise<Tracing | n
   }
   const { api, trace, exporter, resources } = sdk;
   const warn = limited(logger, 'tracing', REPEAT, now);
-  const failed = (message: string): void => void warn({ error: firstLine(message) }, 'traces cannot be sent');
+  let failing = false;
+  const failed = (message: string): void => {
+    failing = true;
+    warn({ endpoint, error: saidBy(message) }, `spans cannot be sent to ${endpoint}`);
+  };
+  const sent = (): void => {
+    if (failing) logger.info({ event: 'tracing', endpoint }, `spans go to ${endpoint} again`);
+    failing = false;
+  };
   // The SDK says through this what it could not send; nobody else in this process uses it.
   const silent = (): void => {};
   api.diag.setLogger(
-    { error: failed, warn: failed, info: silent, debug: silent, verbose: silent },
+    {
+      error: failed,
+      warn: (message) => void warn({ error: saidBy(message) }, 'a fault in tracing'),
+      info: silent,
+      debug: silent,
+      verbose: silent,
+    },
     { logLevel: api.DiagLogLevel.WARN, suppressOverrideMessage: true },
   );
   const provider = new trace.BasicTracerProvider({
@@ -68,10 +91,10 @@ export async function startTracing(options: TracingOptions): Promise<Tracing | n
       .defaultResource()
       .merge(resources.resourceFromAttributes({ 'service.name': 'mcp-resume-guard', 'service.version': version }))
       .merge(resources.detectResources({ detectors: [resources.envDetector] })),
-    spanProcessors: [new trace.BatchSpanProcessor(new exporter.OTLPTraceExporter())],
+    spanProcessors: [new trace.BatchSpanProcessor(telling(new exporter.OTLPTraceExporter(), sent))],
   });
   const tracer = provider.getTracer('mcp-resume-guard', version);
-  logger.info({ event: 'tracing' }, 'a span for each exchange is sent');
+  logger.info({ event: 'tracing', endpoint }, `spans go to ${endpoint}`);
   return {
     observer: {
       exchange(report) {
@@ -90,7 +113,10 @@ export async function startTracing(options: TracingOptions): Promise<Tracing | n
     async close() {
       let timer: NodeJS.Timeout | undefined;
       const patience = new Promise<void>((resolve) => {
-        timer = setTimeout(resolve, FLUSH);
+        timer = setTimeout(() => {
+          failed(`what was left could not be sent within ${FLUSH} ms`);
+          resolve();
+        }, FLUSH);
       });
       await Promise.race([provider.shutdown().catch((error: unknown) => failed(String(error))), patience]);
       clearTimeout(timer);
@@ -147,7 +173,45 @@ function attributesOf(report: ExchangeReport): Attributes {
   return attributes;
 }
 
-/** The SDK's messages are JSON or text, and may go on for pages. */
-function firstLine(message: string): string {
-  return message.split('\n', 1)[0]!.slice(0, 300);
+/** Where the OTLP exporter sends spans, as its specification has it: the variable for traces is a whole URL. */
+function endpointOf(env: TracingOptions['env']): { readonly variable: string; readonly url: string } | null {
+  const { OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: whole, OTEL_EXPORTER_OTLP_ENDPOINT: base } = env;
+  if (whole) return { variable: 'OTEL_EXPORTER_OTLP_TRACES_ENDPOINT', url: whole };
+  return base ? { variable: 'OTEL_EXPORTER_OTLP_ENDPOINT', url: `${base.replace(/\/$/, '')}/v1/traces` } : null;
+}
+
+/** Without credentials and query, which may be a key; null for what is no URL of a collector. */
+function shownUrl(text: string): string | null {
+  if (!/^https?:/i.test(text) || !URL.canParse(text)) return null;
+  const { origin, pathname } = new URL(text);
+  return origin + pathname;
+}
+
+/** The exporter, which also tells of each batch that arrived; the SDK itself tells of failures alone. */
+function telling(exporter: SpanExporter, arrived: () => void): SpanExporter {
+  return {
+    export: (spans, done) =>
+      exporter.export(spans, (result) => {
+        if (result.error === undefined) arrived();
+        done(result);
+      }),
+    forceFlush: async () => exporter.forceFlush?.(),
+    shutdown: () => exporter.shutdown(),
+  };
+}
+
+/** The SDK's messages are text, or JSON of an error with its stack, and may go on for pages. */
+function saidBy(message: string): string {
+  const { code, message: inner } = asObject(message);
+  return String(code ?? (inner || message))
+    .split('\n', 1)[0]!
+    .slice(0, 300);
+}
+
+function asObject(text: string): Readonly<Record<string, unknown>> {
+  try {
+    return Object(JSON.parse(text));
+  } catch {
+    return {};
+  }
 }

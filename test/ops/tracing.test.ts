@@ -9,7 +9,7 @@ import { parentOf, startTracing } from '../../src/ops/tracing.ts';
 import { type Guard, startGuard } from '../support/guard.ts';
 import { block, priming, result } from '../support/messages.ts';
 import { answerEmpty, cutPost, finishedPost, forwardedGet, openSession } from '../support/session.ts';
-import { bell, within } from '../support/waiting.ts';
+import { bell, eventually, within } from '../support/waiting.ts';
 import { plainReport, report } from './reports.ts';
 
 interface Span {
@@ -37,8 +37,8 @@ type Attribute = { key: string; value: Record<string, unknown> };
 const plainly = (attributes: readonly Attribute[]): Record<string, unknown> =>
   Object.fromEntries(attributes.map(({ key, value }) => [key, Object.values(value)[0]]));
 
-/** Takes OTLP over HTTP as JSON, and answers with this status. */
-async function startCollector(t: TestContext, status = 200): Promise<Collector> {
+/** Takes OTLP over HTTP as JSON, and answers with these statuses, the last one from then on. */
+async function startCollector(t: TestContext, ...statuses: number[]): Promise<Collector> {
   const bodies: string[] = [];
   const fields: IncomingHttpHeaders[] = [];
   const paths: string[] = [];
@@ -52,7 +52,8 @@ async function startCollector(t: TestContext, status = 200): Promise<Collector> 
       bodies.push(body);
       fields.push(request.headers);
       paths.push(request.url ?? '');
-      response.writeHead(status, { 'Content-Type': 'application/json' }).end('{}');
+      const status = statuses.length > 1 ? statuses.shift() : statuses[0];
+      response.writeHead(status ?? 200, { 'Content-Type': 'application/json' }).end('{}');
       changed.ring();
     });
   });
@@ -230,21 +231,38 @@ describe('with OTEL_EXPORTER_OTLP_ENDPOINT', () => {
     );
   });
 
-  test('a collector that fails or is away costs a warning and nothing else', async (t) => {
-    const collector = await startCollector(t, 400);
+  test('the log says where spans go', async (t) => {
+    const collector = await startCollector(t);
+    const { logs } = await traced(t, collector);
+    const { msg, endpoint } = logs.find(({ event }) => event === 'tracing') ?? {};
+    assert.deepEqual([msg, endpoint], [`spans go to ${collector.url}/v1/traces`, `${collector.url}/v1/traces`]);
+  });
+
+  test('a collector that fails costs one warning, and one line when it takes spans again', async (t) => {
+    const collector = await startCollector(t, 400, 400, 200);
     const guard = await traced(t, collector);
     const { client, upstream } = guard;
-    const warned = bell();
-    await openSession(client, upstream, 's-1');
-    const timer = setInterval(() => warned.ring(), 20);
-    t.after(() => clearInterval(timer));
-    const warning = await warned.until(
-      'a warning',
-      () => guard.warnings().find(({ event }) => event === 'tracing'),
-      10_000,
+    const tracing = (level: number) => guard.logs.filter((line) => line['event'] === 'tracing' && line.level === level);
+    for (const [index, name] of ['s-1', 's-2', 's-3'].entries()) {
+      await openSession(client, upstream, name);
+      await eventually(`batch ${index + 1}`, () => collector.bodies.length > index, 10_000);
+    }
+    await eventually('the good news', () => tracing(30).length === 2, 10_000);
+    assert.deepEqual(
+      [...tracing(40), ...tracing(30).slice(1)].map(({ msg }) => msg),
+      [`spans cannot be sent to ${collector.url}/v1/traces`, `spans go to ${collector.url}/v1/traces again`],
     );
-    assert.equal(warning['msg'], 'traces cannot be sent');
-    await openSession(client, upstream, 's-2');
+  });
+
+  test('a collector that is away is warned of, at the latest at the end', async (t) => {
+    setEnv(t, { OTEL_EXPORTER_OTLP_ENDPOINT: 'http://127.0.0.1:1', OTEL_BSP_SCHEDULE_DELAY: '100' });
+    const { client, upstream, proxy, warnings } = await startGuard(t);
+    await openSession(client, upstream, 's-1');
+    await within('the proxy to close', proxy.close(), 10_000);
+    assert.deepEqual(
+      warnings().map(({ msg }) => msg),
+      ['spans cannot be sent to http://127.0.0.1:1/v1/traces'],
+    );
   });
 });
 
@@ -288,6 +306,33 @@ test('packages that are missing are said clearly, and the guard goes on', async 
   assert.deepEqual([lines[0]?.['level'], lines[0]?.['error']], [40, 'ERR_MODULE_NOT_FOUND']);
   assert.match(String(lines[0]?.['msg']), /OpenTelemetry packages are not installed: no traces are sent/);
 });
+
+for (const [name, env, expected] of [
+  [
+    'credentials and a query are not shown',
+    { OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: 'https://user:hush@collector.example/spans?key=hush' },
+    /^spans go to https:\/\/collector\.example\/spans$/,
+  ],
+  [
+    'the endpoint for traces is a whole URL and wins',
+    { OTEL_EXPORTER_OTLP_ENDPOINT: 'http://127.0.0.1:1', OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: 'http://127.0.0.1:2/' },
+    /^spans go to http:\/\/127\.0\.0\.1:2\/$/,
+  ],
+  [
+    'an endpoint without a scheme is warned of',
+    { OTEL_EXPORTER_OTLP_ENDPOINT: 'localhost:4318' },
+    /^OTEL_EXPORTER_OTLP_ENDPOINT is no http or https URL: no spans are sent$/,
+  ],
+] as const) {
+  test(name, async (t) => {
+    const lines: string[] = [];
+    const logger = pino({}, { write: (line) => void lines.push(line) });
+    const tracing = await startTracing({ env, logger, version: '1', now: () => 0 });
+    t.after(() => tracing?.close());
+    assert.match(JSON.parse(lines[0] ?? '{}').msg, expected);
+    assert.doesNotMatch(lines.join(), /hush/);
+  });
+}
 
 test('an endpoint for grpc is warned of', async (t) => {
   const lines: Record<string, unknown>[] = [];
