@@ -72,6 +72,7 @@ function commandLine(io: Io, finish: (code: number) => void): Command {
       '[upstream-url]',
       'the MCP server; with a path, as in http://localhost:3001/mcp, only that path is guarded',
     )
+    .allowExcessArguments()
     .exitOverride()
     .showHelpAfterError(SEE_HELP)
     .configureOutput({
@@ -98,19 +99,34 @@ function commandLine(io: Io, finish: (code: number) => void): Command {
     };
   };
 
-  program.action(async (upstreamUrl?: string) => {
-    finish(isMistyped(upstreamUrl, io) ? UNUSABLE : await start(sources(upstreamUrl), io));
+  /** Commander knows how many arguments there may be, and not what somebody meant who gives another. */
+  const usable = (given: readonly string[], command?: string): boolean => {
+    const fault = argumentFault(given, command);
+    if (fault !== null) io.stderr.write(`mcp-resume-guard: ${fault}\n${SEE_HELP}\n`);
+    return fault === null;
+  };
+
+  program.action(async () => {
+    finish(usable(program.args) ? await start(sources(program.args[0]), io) : UNUSABLE);
   });
   program
     .command('check-config')
     .argument('[upstream-url]')
+    .allowExcessArguments()
     .description('print the settings in force, secrets masked, or everything that is wrong with them')
     .addHelpText('after', '\nTakes every option of mcp-resume-guard itself.')
-    .action((upstreamUrl?: string) => finish(checkConfig(sources(upstreamUrl), io)));
+    .action((_url, _options, { args }: Command) =>
+      finish(usable(args, 'check-config') ? checkConfig(sources(args[0]), io) : UNUSABLE),
+    );
   program
     .command('demo')
+    .allowExcessArguments()
     .description('show what goes wrong without the guard, and what happens with it')
-    .action(async () => {
+    .action(async (_options, { args }: Command) => {
+      if (!usable(args, 'demo')) {
+        finish(UNUSABLE);
+        return;
+      }
       const [option] = Object.keys(program.opts());
       if (option !== undefined) program.error(`error: demo takes no options (got ${option})`);
       const { runDemo } = await import('./demo/demo.ts');
@@ -125,13 +141,20 @@ function optionFor(key: Key): Option {
   return new Option(option ?? '', about + shown);
 }
 
-/** Whether the argument is no URL but nearly a command. */
-function isMistyped(argument: string | undefined, io: Io): boolean {
-  const command = /^[a-z-]+$/.test(argument ?? '')
-    ? nearest(argument ?? '', ['check-config', 'demo', 'help'])
-    : undefined;
-  if (command !== undefined) io.stderr.write(`mcp-resume-guard: ${argument} is no command; did you mean ${command}?\n`);
-  return command !== undefined;
+const COMMANDS = ['check-config', 'demo', 'help'];
+
+/** What is wrong with the arguments behind a command, or with all of them where there is none; null if nothing is. */
+function argumentFault(given: readonly string[], command?: string): string | null {
+  if (command === 'demo') return given.length === 0 ? null : 'demo takes no arguments: mcp-resume-guard demo';
+  const tooMany = given.length < 2 ? null : `one upstream URL is allowed, and ${given.length} arguments were given`;
+  if (command !== undefined) return tooMany;
+  const word = given.find((argument) => /^[a-z-]+$/.test(argument) && argument !== 'help');
+  if (word === undefined) return tooMany && `${tooMany}; for several servers a file has routes`;
+  const meant = nearest(word, COMMANDS);
+  if (meant === word) return `${word} goes first: mcp-resume-guard ${word}`;
+  if (meant !== undefined) return `${word} is no command; did you mean ${meant}?`;
+  // Alone it may be the name of a host, which is complained about as that.
+  return tooMany && `${word} is no command (there are ${COMMANDS.join(', ')}); to start, give the URL alone`;
 }
 
 function checkConfig(sources: Sources, io: Io): number {

@@ -51,8 +51,26 @@ describe('an unusable command line ends with exit code 2', () => {
     ['without an upstream', [], /upstream: is missing.*--help/s],
     ['with an unknown option', ['--lisen', 'a:1', UPSTREAM], /unknown option '--lisen'\n\(Did you mean --listen\?\)/],
     ['with an option that lacks its value', ['--mode'], /argument missing/],
-    ['with two upstreams', [UPSTREAM, UPSTREAM], /too many arguments/],
+    ['with two upstreams', [UPSTREAM, UPSTREAM], /one upstream URL is allowed, and 2 arguments were given/],
+    [
+      'with two upstreams to check',
+      ['check-config', UPSTREAM, UPSTREAM],
+      /mcp-resume-guard check-config <upstream-url>/,
+    ],
     ['with a mistyped command', ['chek-config'], /chek-config is no command; did you mean check-config\?/],
+    ['with a mistyped command and a URL', ['dmo', UPSTREAM], /dmo is no command; did you mean demo\?/],
+    [
+      'with a command of another program',
+      ['start', UPSTREAM],
+      /start is no command \(there are check-config, demo, help\); to start, give the URL alone/,
+    ],
+    [
+      'with a command behind the URL',
+      [UPSTREAM, 'check-config'],
+      /check-config goes first: mcp-resume-guard check-config/,
+    ],
+    ['with a mistyped command to be helped with', ['help', 'dmo'], /dmo is no command; did you mean demo\?/],
+    ['with a URL for the demo', ['demo', UPSTREAM], /demo takes no arguments/],
     ['with options for the demo', ['--port', '1', 'demo'], /demo takes no options/],
     ['with a bad value', ['--mode', 'off', UPSTREAM], /--mode: must be enforce or observe/],
   ] as const) {

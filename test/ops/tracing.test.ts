@@ -234,8 +234,11 @@ describe('with OTEL_EXPORTER_OTLP_ENDPOINT', () => {
   test('the log says where spans go', async (t) => {
     const collector = await startCollector(t);
     const { logs } = await traced(t, collector);
-    const { msg, endpoint } = logs.find(({ event }) => event === 'tracing') ?? {};
-    assert.deepEqual([msg, endpoint], [`spans go to ${collector.url}/v1/traces`, `${collector.url}/v1/traces`]);
+    const line = logs.find(({ event }) => event === 'tracing');
+    assert.deepEqual(
+      [line?.['msg'], line?.['endpoint']],
+      [`spans go to ${collector.url}/v1/traces`, `${collector.url}/v1/traces`],
+    );
   });
 
   test('a collector that fails costs one warning, and one line when it takes spans again', async (t) => {
