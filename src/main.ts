@@ -172,16 +172,19 @@ export async function startProxy(config: Config, options: StartOptions = {}): Pr
   let closing: Promise<void> | null = null;
   const drain = async (): Promise<void> => {
     draining = true;
+    const began = now();
     logger.info(
       { event: 'draining', open: listener.open, timeout: current.drainTimeout },
       `draining: ${listener.open} open`,
     );
     if (current.drainDelay > 0) await new Promise((resolve) => setTimeout(resolve, current.drainDelay));
-    await listener.drain(current.drainTimeout);
+    const cut = await listener.drain(current.drainTimeout);
     clearInterval(sweeper);
     for (const upstream of upstreams.values()) upstream.close();
     await admin?.close();
     await tracing?.close();
+    const durationMs = Math.round(now() - began);
+    logger.info({ event: 'stopped', cut, durationMs }, `stopped after ${durationMs} ms, ${cut} cut`);
   };
   return {
     url: urlOf(config.tls === undefined ? 'http' : 'https', bound),

@@ -128,8 +128,12 @@ export class Listener {
     this.#allowedHost = null;
   }
 
-  /** Takes no more connections, answers new requests with 503, and resolves when nothing is open or `timeout` ms are over. */
-  async drain(timeout: number): Promise<void> {
+  /**
+   * Takes no more connections, answers new requests with 503, and resolves when nothing is open or `timeout` ms are over.
+   *
+   * @returns how many exchanges were still open, and were cut.
+   */
+  async drain(timeout: number): Promise<number> {
     this.#draining = true;
     const closed = new Promise<void>((resolve) => this.#server.close(() => resolve()));
     this.#server.closeIdleConnections();
@@ -142,10 +146,12 @@ export class Listener {
         };
       });
     }
+    const cut = this.open;
     for (const exchange of this.#exchanges.members()) exchange.cut();
     for (const socket of [...this.#upgraded, ...this.#refused]) socket.destroy();
     this.#server.closeAllConnections();
     await closed;
+    return cut;
   }
 
   /** `waits`: the client sends the body only when it is told to go on (RFC 9110 section 10.1.1). */

@@ -121,6 +121,14 @@ describe('the proxy as a process', () => {
     });
   }
 
+  test('says to a person as the last thing that it has stopped, how long that took, and what was cut', async (t) => {
+    const io = testIo();
+    const { code } = await started(t, [await upstream(t), ...ANYWHERE, '--log-format', 'pretty'], io);
+    io.signal('SIGTERM');
+    await within('the end', code, 15_000);
+    assert.match(io.out(), /INFO: stopped after \d+ ms, 0 cut .*\n$/);
+  });
+
   test('ends at once, with exit code 1, on a second signal', async (t) => {
     const io = testIo();
     const { code } = await started(t, [await upstream(t), ...ANYWHERE], io);

@@ -30,6 +30,10 @@ async function isListening(url: string): Promise<boolean> {
   });
 }
 
+function lastLine({ logs }: Guard): Readonly<Record<string, unknown>> {
+  return logs.at(-1) ?? assert.fail('nothing was logged');
+}
+
 describe('closing', () => {
   test('fails readiness at once, takes requests through drainDelay, and then no more', async (t) => {
     const guard = await startGuard(t, {
@@ -80,6 +84,7 @@ describe('closing', () => {
     assert.equal(await reply.ended, 'end');
     await within('the end', closed);
     assert.ok(performance.now() - ended < 500, 'not after drainTimeout');
+    assert.equal(lastLine(guard)['cut'], 0);
   });
 
   test('answers a request that comes on a kept connection with 503', async (t) => {
@@ -128,6 +133,9 @@ describe('closing', () => {
     await within('the end', proxy.close());
     const took = performance.now() - began;
     assert.ok(took >= 300 && took < 1_000, `${took} ms`);
+    const { event, cut, durationMs } = lastLine(guard);
+    assert.deepEqual([event, cut], ['stopped', 7]);
+    assert.ok(Number(durationMs) >= 300 && Number(durationMs) <= Math.ceil(took), `${durationMs} of ${took} ms`);
     for (const { reply } of streams) assert.equal(await reply.ended, 'cut');
     for (const reply of [unframed, headless, held]) assert.equal(await reply.ended, 'cut');
     assert.equal(headless.headed, false);
