@@ -53,9 +53,10 @@ export async function startProxy(config: Config, options: StartOptions = {}): Pr
   const bounds = { ...config.bounds, sessionMemory: config.sessionMemory };
   const store = new MemoryStore(bounds);
   const metrics = createMetrics({ sessions: () => store.counts.sessions, storeErrors: () => 0 });
-  const history = new History(Date.now);
+  // Nobody could look at it.
+  const history = config.admin.listen === null ? null : new History(Date.now);
   const tracing = await startTracing({ env: process.env, logger, version: options.version ?? 'unknown', now });
-  const observer = all(metrics.observer, exchangeLog(logger, now), history.observer, tracing?.observer ?? {});
+  const observer = all(metrics.observer, exchangeLog(logger, now), history?.observer ?? {}, tracing?.observer ?? {});
   const refused = refusedLog(logger, now);
   const unguarded = unguardedLog(logger, now);
   const upstreams = new Map<string, Upstream>();
@@ -135,7 +136,7 @@ export async function startProxy(config: Config, options: StartOptions = {}): Pr
   });
   let admin: Admin | null = null;
   let adminUrl: string | null = null;
-  if (config.admin.listen !== null) {
+  if (config.admin.listen !== null && history !== null) {
     const { listen, isDefault } = config.admin;
     const loopback = isLoopbackName(listen.host);
     const adminLists: AccessLists = { hosts: loopback ? 'loopback' : null, origins: loopback ? 'loopback' : null };

@@ -7,7 +7,7 @@ import { readFileSync } from 'node:fs';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { Registry } from 'prom-client';
-import type { History, HistoryEntry } from './history.ts';
+import type { DecisionEntry, History } from './history.ts';
 import { inWords } from './words.ts';
 
 export interface Readiness {
@@ -220,7 +220,7 @@ export class Admin {
 }
 
 /** With what it means, which is not kept. */
-function worded(entry: HistoryEntry): object {
+function worded(entry: DecisionEntry): object {
   return { ...entry, words: inWords(entry) };
 }
 

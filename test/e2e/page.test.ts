@@ -98,6 +98,12 @@ for (const [name, options] of [
     await page.locator('#timeline svg .verdict.refuse').nth(20).waitFor({ state: 'attached' });
     await page.locator('#totals', { hasText: /[1-9]\d* answered from memory/ }).waitFor();
     assert.match(
+      (await page.locator('#totals').textContent()) ?? '',
+      /^1 finished cursors taken off[1-9] empty replays refused\d+ answered from memory0 answered by the server$/,
+      'each resume is counted by what its client got',
+    );
+    await page.locator('#timeline svg .verdict.forward').first().waitFor({ state: 'attached' });
+    assert.match(
       (await page.locator('#state').textContent()) ?? '',
       /ready · enforcing · http:\/\/127\.0\.0\.1:\d+ reachable/,
     );

@@ -54,6 +54,17 @@ function addDecision(entry) {
   while (rows.children.length > SHOWN) rows.lastElementChild.remove();
 }
 
+/** What clients got. The last ones are shown where there are any. */
+const GOT = [
+  ['stripped', 'finished cursors taken off'],
+  ['refused', 'empty replays refused'],
+  ['memory', 'answered from memory'],
+  ['passed', 'answered by the server'],
+  ['observed', 'left as they were (observe only)'],
+  ['nothing', 'without an answer'],
+];
+const ALWAYS = 4;
+
 function drawMinutes(oldestFirst) {
   const minutes = oldestFirst.toReversed();
   const rules = [...new Set(minutes.flatMap(({ rules }) => Object.keys(rules)))].sort();
@@ -80,16 +91,11 @@ function drawMinutes(oldestFirst) {
       ),
     ),
   );
-  const total = (wanted) =>
-    minutes.reduce((sum, { rules: counts }) => sum + wanted.reduce((n, rule) => n + (counts[rule] ?? 0), 0), 0);
-  const totals = [
-    ['finished cursors taken off', total(['finished', 'standalone-below-floor'])],
-    ['empty replays refused', total(['empty-replay'])],
-    ['answered from memory', total(['below-replay-floor', 'finished-storm', 'finished-while-listening'])],
-    ['forwarded', total(['in-window', 'finished-undelivered', 'cursor-unrecorded', 'session-unrecorded'])],
-  ];
+  const totals = GOT.map(([got, what]) => [what, minutes.reduce((sum, minute) => sum + (minute.got[got] ?? 0), 0)]);
   get('totals').replaceChildren(
-    ...totals.map(([what, count]) => element('span', {}, element('strong', {}, count), ` ${what}`)),
+    ...totals
+      .filter(([, count], i) => count > 0 || i < ALWAYS)
+      .map(([what, count]) => element('span', {}, element('strong', {}, count), ` ${what}`)),
   );
 }
 
@@ -100,14 +106,16 @@ function drawState({ ready, reasons, mode, upstreams }) {
     mode === 'observe' ? 'observing only' : 'enforcing',
   ];
   for (const { origin, reachable, connections } of upstreams) {
-    parts.push(`${origin} ${reachable ? 'reachable' : 'UNREACHABLE'} (${connections} connections)`);
+    parts.push(
+      `${origin} ${reachable ? 'reachable' : 'UNREACHABLE'} (${connections} ${connections === 1 ? 'connection' : 'connections'})`,
+    );
   }
   state.textContent = parts.join(' · ');
   state.classList.toggle('bad', !ready || upstreams.some(({ reachable }) => !reachable));
 }
 
-// One row a stream, time to the right. A refusal never reached a stream, so refusals share the last row: a storm is a
-// dense comb of red there.
+// One row a stream, time to the right. A refusal from memory never reached a stream, so these share the last row: a storm
+// is a dense comb of red there. An empty replay was forwarded on the row of its stream, and ends in red.
 function drawTimeline({ exchanges, open }) {
   const now = Date.now();
   const all = [...exchanges, ...open.map((entry) => ({ ...entry, duration: now - entry.at, isOpen: true, events: 0 }))];
@@ -121,7 +129,8 @@ function drawTimeline({ exchanges, open }) {
   const names = [...new Set(all.filter(({ stream }) => stream).map(({ stream }) => stream.ordinal))].sort(
     (a, b) => a - b,
   );
-  const [left, width, row] = [120, 880, 18];
+  const [left, row] = [90, 18];
+  const width = Math.max(200, box.clientWidth - left - 10);
   const height = (names.length + 1) * row + 26;
   const x = (at) => left + ((at - start) / (end - start)) * width;
   const svg = shape('svg', { viewBox: `0 0 ${left + width + 10} ${height}`, role: 'img', 'aria-label': summary(all) });
@@ -153,6 +162,8 @@ function drawTimeline({ exchanges, open }) {
       svg.append(
         shape('rect', { class: `verdict ${entry.verdict}`, x: from - 1, y: y + 2, width: 3, height: 14 }, words),
       );
+    if (entry.verdict && entry.refusal === 'empty-replay' && !entry.observed)
+      svg.append(shape('rect', { class: 'verdict refuse', x: to - 1, y: y + 2, width: 3, height: 14 }, words));
     if (entry.answers > 0)
       svg.append(shape('circle', { class: 'dot done', cx: to, cy: y + 9, r: 4 }, `${words}, result`));
     else if (entry.stream && !entry.isOpen && entry.end !== 'ended')
