@@ -3,6 +3,7 @@ import type { Config, Loaded } from './config.ts';
 import type { Io } from './io.ts';
 import { type RunningProxy, startProxy } from './main.ts';
 import { createLogger, type LogDestination, type Logger } from './ops/logger.ts';
+import { sayAdminAccess } from './serve-admin.ts';
 import { audiences, foreignRoutes } from './serve-audience.ts';
 import { sayUnreachable } from './serve-reachable.ts';
 
@@ -33,6 +34,7 @@ export async function serve(config: Config, options: ServeOptions, io: Io): Prom
     const running = await start(config, { logger, version });
     io.stdout.write(announcement(config, running, version, io));
     output.release();
+    sayAdminAccess(config, logger);
     sayUnreachable(config, logger);
     const abroad = foreign(config);
     if (abroad.length > 0) void sayAudiences(config, abroad, running, logger);

@@ -85,6 +85,18 @@ describe('the proxy as a process', () => {
     assert.equal(firstLine(io.out()).event, 'listening');
   });
 
+  test('says behind the addresses that nobody can see the admin page on 0.0.0.0 without a token', async (t) => {
+    const io = testIo();
+    await started(t, [await upstream(t), '--listen', '127.0.0.1:0', '--admin', '0.0.0.0:0'], io);
+    await within('the warning', io.printed('"event":"admin-closed"'), 5_000, io.out);
+    const { admin } = firstLine(io.out());
+    const port = new URL(admin ?? '').port;
+    const statuses = ['/', '/api/overview', '/readyz'].map(
+      async (path) => (await fetch(`http://127.0.0.1:${port}${path}`)).status,
+    );
+    assert.deepEqual(await Promise.all(statuses), [403, 403, 200]);
+  });
+
   test('says what the start-up warned of even when it failed', async () => {
     const io = testIo();
     const start: typeof startProxy = async (_config, { logger } = {}) => {

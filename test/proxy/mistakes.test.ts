@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { configFrom, loadConfig } from '../../src/config.ts';
+import { sayAdminAccess } from '../../src/serve-admin.ts';
 import { sayUnreachable } from '../../src/serve-reachable.ts';
 import { startGuard } from '../support/guard.ts';
 import { openSession } from '../support/session.ts';
@@ -62,3 +63,26 @@ test('an upstream that does not listen is said at start', async () => {
   });
   assert.deepEqual(line, { event: 'upstream-unreachable', upstream: 'http://127.0.0.1:1', cause: 'ECONNREFUSED' });
 });
+
+for (const [name, admin, expected] of [
+  [
+    'closed where it has no token',
+    { listen: '0.0.0.0:8809' },
+    /^nobody can see .* set admin\.token .*admin\.open: true/,
+  ],
+  ['closed on every address of IPv6', { listen: '[::]:8809' }, /^nobody can see /],
+  ['open where that was asked for', { listen: '0.0.0.0:8809', open: true }, /open to everybody .* set admin\.token/],
+  ['open with a token that nobody needs', { listen: '0.0.0.0:8809', open: true, token: 'hush' }, /open to everybody/],
+  ['nothing where a token is wanted', { listen: '0.0.0.0:8809', token: 'hush' }, null],
+  ['nothing on a loopback address', { listen: 'localhost:8809' }, null],
+  ['nothing where there is none', { listen: 'off' }, null],
+] as const) {
+  test(`of the admin page off a loopback address is said at start: ${name}`, () => {
+    const said: string[] = [];
+    const config = configFrom({ upstream: { url: 'http://127.0.0.1:1' }, admin });
+    sayAdminAccess(config, { warn: ((_fields: object, message: string) => said.push(message)) as never });
+    if (expected === null) assert.deepEqual(said, []);
+    else assert.match(said.join(), expected);
+    assert.doesNotMatch(said.join(), /hush/);
+  });
+}
