@@ -177,6 +177,22 @@ describe('docs/metrics.md', () => {
   });
 });
 
+test('docs/operations.md has a command and an explanation for everything that the admin listener serves', async (t) => {
+  const { proxy } = await startGuard(t);
+  const { paths } = (await (await fetch(new URL('/elsewhere', proxy.adminUrl!))).json()) as { paths: string[] };
+  const [, looking = ''] = /^## Looking\n([\s\S]*?)^## /m.exec(read('docs/operations.md')) ?? [];
+  const commands = fenced(looking, 'sh').join('');
+  const explained = [...looking.matchAll(/^- (?:`[^`]+`.*?)$/gm)].join();
+  const served = paths.filter((path) => !/^\/(?:page\.\w+)?$/.test(path));
+  assert.ok(served.length >= 7, served.join());
+  for (const path of served) {
+    assert.match(commands, new RegExp(`127\\.0\\.0\\.1:8809${path}\\b`), `no command for ${path}`);
+    assert.ok(explained.includes(`\`${path}\``), `${path} is not explained`);
+  }
+  for (const [, path = ''] of commands.matchAll(/127\.0\.0\.1:8809(\/[\w/]*)/g))
+    assert.ok(paths.includes(path), `${path} is not served`);
+});
+
 test('docs/operations.md names failures by their codes, with their statuses', () => {
   const rows = [...read('docs/operations.md').matchAll(/^\| (\d{3}) \| (.*?) \|/gm)];
   const named = rows.flatMap(([, status, codes = '']) =>
