@@ -6,6 +6,7 @@ import { describe, type TestContext, test } from 'node:test';
 import { parser } from '@prometheus-io/lezer-promql';
 import type { MetricObjectWithValues, MetricValue } from 'prom-client';
 import { RULES } from '../src/core/decide.ts';
+import { REFUSALS } from '../src/core/refusal.ts';
 import { OUTCOMES } from '../src/core/replay.ts';
 import { ERRORS } from '../src/errors.ts';
 import { createMetrics } from '../src/ops/metrics.ts';
@@ -157,6 +158,14 @@ describe('docs/metrics.md', () => {
       RULES.map(({ name }) => name),
     );
     assert.deepEqual(listed('outcome'), [...OUTCOMES, 'late-empty']);
+  });
+
+  test('says where refusals are that are under no rule', async () => {
+    const names: readonly string[] = RULES.map(({ name }) => name);
+    const elsewhere = Object.keys(REFUSALS).filter((rule) => !names.includes(rule));
+    assert.deepEqual(elsewhere, ['empty-replay']);
+    for (const file of ['docs/metrics.md', 'docs/decisions.md', 'README.md'])
+      assert.match(read(file), /`empty-replay`[^|#]*?`replays_total\{outcome="empty"\}`/, file);
   });
 
   test('asks in PromQL', () => {
