@@ -35,6 +35,12 @@ export function allValues(fields: Fields, name: string): string[] {
   return values;
 }
 
+/** The value of a field that appears once, or null. `name` in lower case. */
+export function onlyValue(fields: Fields, name: string): string | null {
+  const [only = null, ...more] = allValues(fields, name);
+  return more.length === 0 ? only : null;
+}
+
 /** The first value of a field, or null. `name` in lower case. */
 export function firstValue(fields: Fields, name: string): string | null {
   for (let i = 0; i + 1 < fields.length; i += 2) {

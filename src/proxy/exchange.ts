@@ -12,12 +12,12 @@
 import { type IncomingMessage, type ServerResponse, STATUS_CODES } from 'node:http';
 import type { Receipt } from '../core/delivery.ts';
 import {
-  allValues,
   cameThroughIntermediary,
   type Fields,
   firstValue,
   isWithoutResumption,
   mediaType,
+  onlyValue,
   towardClient,
   towardUpstream,
 } from '../core/fields.ts';
@@ -79,10 +79,13 @@ const LENGTH: ReadonlySet<string> = new Set(['content-length']);
 
 let exchanges = 0;
 
+/** Counts exchanges of this process, upgraded connections among them. */
+export const nextExchange = (): number => ++exchanges;
+
 export class Exchange implements UpstreamListener {
   /** Among the listener's. */
   seat: number | null = null;
-  readonly #id = ++exchanges;
+  readonly #id = nextExchange();
   readonly #room: RouteRoom;
   readonly #in: Incoming;
   readonly #method: string;
@@ -599,10 +602,7 @@ export class Exchange implements UpstreamListener {
       observed: route.mode === 'observe',
       session: this.#shownSession,
       cursor: () => (cursor === null ? null : tokens.shown(cursor)),
-      traceparent: () => {
-        const [only = null, ...more] = allValues(this.#fields, 'traceparent');
-        return more.length === 0 ? only : null;
-      },
+      traceparent: () => onlyValue(this.#fields, 'traceparent'),
       error: this.#error,
       end,
       stream: stream === null ? null : { ordinal: stream.ordinal, kind: stream.kind },

@@ -15,7 +15,7 @@ import { Exchange } from './exchange.ts';
 import { endConnection, lingerAfter } from './linger.ts';
 import type { RouteRoom } from './room.ts';
 import { Roster } from './roster.ts';
-import { createUpgrader, declineUpgrade, hasFraming, isWebSocketUpgrade, rawAnswer } from './upgrade.ts';
+import { createUpgrader, declineUpgrade, hasFraming, isWebSocketUpgrade, rawAnswer, reportUpgrade } from './upgrade.ts';
 
 export interface ListenerOptions {
   /** In the order to try them. */
@@ -253,6 +253,7 @@ export class Listener {
       tls: upstreamTls,
       connectTimeout,
       path: target,
+      news: reportUpgrade(room, request, socket, pathOf(target)),
       fields: towardUpstream(request.rawHeaders, {
         authority: upstream.authority,
         preserveHost: route.preserveHost,

@@ -9,9 +9,11 @@ import { createRequire } from 'node:module';
 import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import type { ProxyServer } from 'http-proxy-3';
-import { type Fields, pairs } from '../core/fields.ts';
+import { type Fields, onlyValue, pairs } from '../core/fields.ts';
 import { ERRORS, type ErrorCode, errorBody, GuardError } from '../errors.ts';
+import { nextExchange } from './exchange.ts';
 import { endConnection } from './linger.ts';
+import type { RouteRoom } from './room.ts';
 
 export interface UpgradeTarget {
   /** Scheme, host and port. */
@@ -25,6 +27,14 @@ export interface UpgradeTarget {
   readonly fields: Fields;
   /** What upstream's fields become on their way to the client, where it answers with something else than an upgrade. */
   readonly towardClient: (fields: Fields) => Fields;
+  readonly news: UpgradeNews;
+}
+
+/** What becomes of an upgrade, as it becomes known. */
+export interface UpgradeNews {
+  /** The status that upstream answered with: 101, or what it said instead. */
+  answered(status: number): void;
+  failed(code: ErrorCode): void;
 }
 
 /** WebSocket and nothing else, on a request that can have no body (RFC 6455 section 4.1). */
@@ -65,9 +75,22 @@ export function createUpgrader(): Upgrader {
       headers: headersOf(target.fields),
     };
     let answered = false;
+    // Errors of the client's connection come to `failed` as well.
+    let left = false;
+    for (const sign of ['end', 'error', 'close']) socket.once(sign, () => (left = true));
+    const { news } = target;
+    const broke = (): void => {
+      if (!left) news.failed('upstream-reset');
+      breakOff(socket);
+    };
     const failed = (error: Error): void => {
-      if (answered || !socket.writable) breakOff(socket);
-      else socket.end(rawAnswer(error instanceof GuardError ? error.code : 'upstream-refused'));
+      if (answered || !socket.writable) {
+        broke();
+        return;
+      }
+      const code = error instanceof GuardError ? error.code : 'upstream-refused';
+      news.failed(code);
+      socket.end(rawAnswer(code));
     };
     proxy.once('proxyReqWs', (request) => {
       request.path = target.path;
@@ -75,6 +98,7 @@ export function createUpgrader(): Upgrader {
       const forget = whenClientLeaves(socket, () => request.destroy());
       request.once('upgrade', (_, upstream) => {
         answered = true;
+        news.answered(101);
         forget();
         socket.once('close', () => upstream.destroySoon());
         upstream.once('close', () => (socket as Socket).destroySoon());
@@ -84,12 +108,13 @@ export function createUpgrader(): Upgrader {
         request.removeAllListeners('response');
         request.once('response', (answer) => {
           answered = true;
+          news.answered(answer.statusCode ?? 0);
           forget();
           socket.once('end', () => request.destroy());
           socket.once('close', () => request.destroy());
           // Whatever it sends now, it is not read as a request.
           socket.resume();
-          passAnswer(answer, socket, target);
+          passAnswer(answer, socket, target, broke);
         });
       });
     });
@@ -102,6 +127,55 @@ export function createUpgrader(): Upgrader {
       headers: { upgrade: 'websocket' },
     };
     proxy.ws(bare as unknown as IncomingMessage, socket as Socket, head, options, failed);
+  };
+}
+
+/** Reports an upgrade when its connection closes, like any other exchange. `path`: without query. */
+export function reportUpgrade(
+  { route, observer, now }: RouteRoom,
+  request: IncomingMessage,
+  socket: Duplex,
+  path: string,
+): UpgradeNews {
+  const startedAt = now();
+  let status = 0;
+  let headAfter: number | null = null;
+  let error: ErrorCode | null = null;
+  socket.once('close', () => {
+    observer.exchange({
+      id: nextExchange(),
+      method: 'GET',
+      path,
+      route: route.name,
+      status,
+      rule: null,
+      verdict: null,
+      outcome: null,
+      proof: null,
+      refusal: null,
+      observed: route.mode === 'observe',
+      session: () => null,
+      cursor: () => null,
+      traceparent: () => onlyValue(request.rawHeaders, 'traceparent'),
+      error,
+      end: error !== null ? 'destroyed' : status === 0 ? 'client-left' : 'ended',
+      stream: null,
+      events: 0,
+      answers: 0,
+      headAfter,
+      firstByteAfter: null,
+      duration: now() - startedAt,
+    });
+  });
+  return {
+    answered(code) {
+      status = code;
+      headAfter = now() - startedAt;
+    },
+    failed(code) {
+      error = code;
+      if (status === 0) status = ERRORS[code].status;
+    },
   };
 }
 
@@ -141,14 +215,14 @@ function whenClientLeaves(socket: Duplex, left: () => void): () => void {
 }
 
 /** Upstream does not upgrade: its answer, then the end of the connection, which is the end of the body too. */
-function passAnswer(answer: IncomingMessage, socket: Duplex, { towardClient }: UpgradeTarget): void {
+function passAnswer(answer: IncomingMessage, socket: Duplex, { towardClient }: UpgradeTarget, broke: () => void): void {
   let head = `HTTP/1.1 ${answer.statusCode} ${answer.statusMessage}\r\n`;
   for (const [name, value] of pairs(towardClient(answer.rawHeaders))) head += `${name}: ${value}\r\n`;
   socket.write(`${head}Connection: close\r\n\r\n`, 'latin1');
   answer.on('error', () => {});
   answer.once('close', () => {
     if (answer.complete) endConnection(socket, '');
-    else breakOff(socket);
+    else broke();
   });
   answer.pipe(socket, { end: false });
 }
