@@ -46,7 +46,7 @@ export function keyFaults(tree: object, where: (path: readonly PropertyKey[]) =>
   for (const [name, value] of Object.entries(tree)) {
     const inner = keysOf(name);
     if (inner.length === 0) {
-      if (!isKey(name)) faults.push({ where: where([name]), problem: unknown(nearest(name, KEYS)) });
+      if (!isKey(name)) faults.push({ where: where([name]), problem: unknown(nearest(name, [...SECTIONS, ...KEYS])) });
     } else if (!isGroup(value)) {
       if (value !== null) {
         faults.push({
@@ -63,6 +63,8 @@ export function keyFaults(tree: object, where: (path: readonly PropertyKey[]) =>
   }
   return faults;
 }
+
+const SECTIONS = [...new Set(KEYS.filter((key) => key.includes('.')).map((key) => key.slice(0, key.indexOf('.'))))];
 
 /** Whether a value has keys of its own, unlike a list. */
 export function isGroup(value: unknown): value is Record<string, unknown> {

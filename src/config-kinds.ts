@@ -245,6 +245,7 @@ const urlSchema = z.string({ error: urlProblem }).transform((text, context): Ups
 
 function upstreamProblem(text: string, url: URL | null): string | null {
   if (url === null || !/^https?:\/\//i.test(text)) {
+    if (/^:?\d{1,5}$/.test(text)) return `${urlProblem}; did you mean http://localhost:${text.replace(':', '')}/mcp?`;
     return URL.canParse(`http://${text}`) && /^[\w.-]+(?::\d+)?(?:\/|$)/.test(text)
       ? `${urlProblem}; did you mean http://${text.replace(/[?#].*$/s, '')}?`
       : urlProblem;

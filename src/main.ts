@@ -122,7 +122,7 @@ export async function startProxy(config: Config, options: StartOptions = {}): Pr
   };
 
   const listener = new Listener(listenerOptions(config));
-  const bound = await bind(listener, config.listen, false, logger);
+  const bound = await bind(listener, config.listen, '--port', false, logger);
   let draining = false;
   // A server that is down is no reason to send clients away from the guard: without it they would fail as well.
   const readiness = () => ({
@@ -161,7 +161,7 @@ export async function startProxy(config: Config, options: StartOptions = {}): Pr
       access: loopback || config.admin.open ? { open: true } : { open: false, token: config.admin.token ?? null },
     });
     try {
-      adminUrl = urlOf('http', await bind(admin, listen, isDefault, logger));
+      adminUrl = urlOf('http', await bind(admin, listen, '--admin', isDefault, logger));
     } catch (error) {
       await listener.drain(0);
       throw error;
@@ -238,6 +238,7 @@ type Bindable = { bind(host: string, port: number): Promise<{ host: string; port
 async function bind(
   server: Bindable,
   { host, port }: { host: string; port: number },
+  option: string,
   orFree: boolean,
   logger: Logger,
 ): Promise<{ host: string; port: number }> {
@@ -249,11 +250,14 @@ async function bind(
       const free = await server.bind(host, 0);
       logger.warn(
         { event: 'admin-port-taken', taken: port, port: free.port },
-        `port ${port} is taken, using ${free.port}`,
+        `port ${port} is taken: the admin listener uses ${free.port}`,
       );
       return free;
     }
-    const why = code === 'EADDRINUSE' ? 'another process listens there (EADDRINUSE)' : (code ?? String(error));
+    const why =
+      code === 'EADDRINUSE'
+        ? `another process listens there (EADDRINUSE); ${option} chooses another`
+        : (code ?? String(error));
     throw new GuardError('address-unavailable', `cannot listen on ${host}:${port}: ${why}`, { cause: error });
   }
 }
@@ -304,7 +308,7 @@ function refusedLog(logger: Logger, now: () => number): ListenerOptions['refused
 function unguardedLog(logger: Logger, now: () => number): ListenerOptions['unguarded'] {
   const warn = limited(logger, 'unguarded', UNGUARDED_REPEAT, now);
   return ({ guarded }, path) => {
-    warn({ path, guarded }, `MCP passes unguarded at ${path}: the guarded path is ${guarded}`);
+    warn({ path, guarded }, `MCP passes unguarded here: the guarded path is ${guarded}`);
   };
 }
 

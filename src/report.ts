@@ -12,6 +12,8 @@ export interface ExchangeReport {
   /** Without query. */
   readonly path: string;
   readonly route: string;
+  /** The guard was on for it. */
+  readonly guarded: boolean;
   /** Status the client got; 0 where it got none. */
   readonly status: number;
   /** Null for an exchange that is not guarded, or was never decided. */

@@ -126,6 +126,8 @@ async function sayAudiences(
 function announcement(config: Config, running: RunningProxy, version: string, io: Io): string {
   const { adminUrl } = running;
   const url = running.url.replace(/\/$/, '');
+  /** Where every address is listened on, none of them is where a client could go. */
+  const reached = (bound: string): string => bound.replace(/\/\/(?:0\.0\.0\.0|\[::\]):/, '//<this machine>:');
   const routes = config.routes.map(({ host, prefix, guarded, upstream, mode }) => ({
     host,
     prefix,
@@ -144,7 +146,7 @@ function announcement(config: Config, running: RunningProxy, version: string, io
   }
   const bold = (text: string) => (io.stdout.isTTY ? `\u001b[1m${text}\u001b[22m` : text);
   const lines = routes.map(({ host, prefix, guarded, upstream, mode }) => {
-    const clientUrl = url + (guarded ?? (prefix === '/' ? '' : prefix));
+    const clientUrl = reached(url) + (guarded ?? (prefix === '/' ? '' : prefix));
     const covered = guarded === null ? `every path under ${prefix}` : `${guarded}, other paths pass unguarded`;
     const note = [covered, ...(host ? [`Host ${host}`] : []), ...(mode === 'observe' ? ['observe only'] : [])].join(
       '; ',
@@ -154,6 +156,6 @@ function announcement(config: Config, running: RunningProxy, version: string, io
   return [
     `mcp-resume-guard ${version} is listening on ${url}\n`,
     ...lines,
-    adminUrl === null ? '' : `  health, metrics and the admin page are at ${adminUrl}\n`,
+    adminUrl === null ? '' : `  health, metrics and the admin page are at ${reached(adminUrl)}\n`,
   ].join('');
 }

@@ -136,6 +136,8 @@ describe('where requests go', () => {
     ['http://', 'an http or https URL'],
     ['/mcp', 'an http or https URL'],
     ['localhost:3001/mcp', 'did you mean http://localhost:3001/mcp?'],
+    ['3001', 'did you mean http://localhost:3001/mcp?'],
+    [':3001', 'did you mean http://localhost:3001/mcp?'],
     ['http://user:secret@localhost/mcp', 'must not hold credentials'],
     ['http://localhost/mcp?key=secret', 'must not hold a query'],
     ['http://localhost/mcp?', 'must not hold a query'],
@@ -522,7 +524,7 @@ describe('files', () => {
 
   test('unknown keys get a suggestion, from another section too', () => {
     const file =
-      'upstream: { url: "http://a", durable: true }\nreplay-hold: 1s\nmaxHeldBytes: 1\nxyzzy: 1\nadmin: off\n';
+      'upstream: { url: "http://a", durable: true }\nreplay-hold: 1s\nmaxHeldBytes: 1\nxyzzy: 1\nadmin: off\nupsteam: 1\n';
     assert.deepEqual(
       faultsOf(load({ file })).map(({ where, problem }) => `${where}: ${problem}`),
       [
@@ -531,6 +533,7 @@ describe('files', () => {
         'guard.yaml:3 maxHeldBytes: is not known; did you mean tap.maxHeldBytes?',
         'guard.yaml:4 xyzzy: is not known',
         'guard.yaml:5 admin: must be a group of keys: listen, token, open (got "off")',
+        'guard.yaml:6 upsteam: is not known; did you mean upstream?',
       ],
     );
   });

@@ -71,6 +71,12 @@ describe('the pretty log', () => {
     assert.doesNotMatch(lines.join(''), /[\u0000-\u0009\u000b-\u001f\u007f-\u009f]/);
   });
 
+  test('keeps the code of a failure on the line', () => {
+    const { lines, logger } = logTo({ level: 'info', format: 'pretty' });
+    logger.warn({ event: 'refused', error: 'host-not-allowed' }, 'a request was refused');
+    assert.match(lines.join(''), /^\S+ WARN: a request was refused \{.*"error":"host-not-allowed".*\}\n$/);
+  });
+
   test('shows the stack of an error', () => {
     const { lines, logger } = logTo({ level: 'info', format: 'pretty' });
     logger.error({ err: new Error('broken pipe') }, 'lost');

@@ -15,6 +15,7 @@ const isDecision = ({ rule }: ExchangeReport): boolean => rule !== null && rule 
 
 export function exchangeLog(logger: Logger, now: () => number): Partial<Observer> {
   const blind = limited(logger, 'tap-blind', REPEAT, now);
+  const elsewhere = limited(logger, 'no-mcp-here', REPEAT, now);
   const alternates = limited(logger, 'instance-alternates', REPEAT, now);
   /** By route and code: as many as there are, at most. */
   const failures = new Map<string, ReturnType<typeof limited>>();
@@ -41,6 +42,10 @@ export function exchangeLog(logger: Logger, now: () => number): Partial<Observer
       }
     },
     exchange(report) {
+      if (isAstray(report)) {
+        const { path, route, status } = report;
+        elsewhere({ path, route, status }, 'the server knows no MCP here: is this the right path?');
+      }
       if (report.error !== null) failed(report);
       else if (!isDecision(report) || report.stream !== null) exchange(report);
     },
@@ -49,6 +54,10 @@ export function exchangeLog(logger: Logger, now: () => number): Partial<Observer
       void alternates({ route }, 'the values of upstream.instanceField alternate in one session; it is ignored there'),
   };
 }
+
+/** Outside of a session 404 and 405 mean that nothing takes requests at this path. */
+const isAstray = ({ method, status, guarded, error, session }: ExchangeReport): boolean =>
+  method === 'POST' && (status === 404 || status === 405) && guarded && error === null && session() === null;
 
 const round = (ms: number | null): number | undefined => (ms === null ? undefined : Math.round(ms * 10) / 10);
 const absent = <T>(value: T | null): T | undefined => value ?? undefined;

@@ -7,7 +7,6 @@
  */
 import { createRequire } from 'node:module';
 import type pretty from 'pino-pretty';
-import { ERRORS, type ErrorCode } from '../errors.ts';
 import { inWords, type Worded } from './words.ts';
 
 const require = createRequire(import.meta.url);
@@ -25,7 +24,8 @@ const ABOUT_AN_EXCHANGE = /"event":"(?:decision|exchange)"/;
 export function prettyLines(colorize: boolean): (line: string) => string {
   // A log in JSON is sooner there without it.
   const { prettyFactory } = require('pino-pretty') as typeof pretty;
-  const shared = { colorize, singleLine: true, translateTime: 'SYS:HH:MM:ss.l' };
+  // `error` is a code here, and stays on the line.
+  const shared = { colorize, singleLine: true, translateTime: 'SYS:HH:MM:ss.l', errorLikeObjectKeys: ['err'] };
   const told = prettyFactory({ ...shared, hideObject: true, messageFormat: story });
   const plain = prettyFactory({ ...shared, ignore: FIRST.join(','), messageFormat: sentence });
   // Without an object to show, pino-pretty leaves the end of the line out as well.
@@ -38,11 +38,7 @@ function sentence(log: Line, messageKey: string, _level: string, { colors }: { c
 }
 
 function story(log: Line, _messageKey: string, _level: string, { colors }: { colors: Colors }): string {
-  const error = log['error'] === undefined ? '' : failure(String(log['error']));
-  // A failure says how it ended; the outcome would say it again.
-  const words = [error, inWords(error === '' ? (log as Worded) : { ...(log as Worded), outcome: null })]
-    .filter((part) => part !== '')
-    .join(' ');
+  const words = inWords(log as Worded);
   const details = [
     ...['session', 'cursor'].filter((field) => log[field] !== undefined).map((field) => `${field} ${log[field]}`),
     log['clientLeft'] === true ? 'the client left' : '',
@@ -70,12 +66,6 @@ function first(log: Line, colors: Colors): string[] {
 
 function statusColor(status: unknown, colors: Colors): (text: string) => string {
   return Number(status) >= 500 ? colors.red : Number(status) >= 400 ? colors.yellow : colors.green;
-}
-
-/** `Cannot connect to the upstream server.` */
-function failure(code: string): string {
-  const said = Object.hasOwn(ERRORS, code) ? ERRORS[code as ErrorCode].sentence : code;
-  return `${said.charAt(0).toUpperCase()}${said.slice(1)}.`;
 }
 
 /** `12 ms`, `3.4 s`, `5 min` */

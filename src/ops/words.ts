@@ -4,6 +4,7 @@
  */
 import type { Action, RuleName } from '../core/decide.ts';
 import type { Outcome } from '../core/replay.ts';
+import { ERRORS, type ErrorCode } from '../errors.ts';
 
 /** A decision as the log and the history have it. */
 export interface Worded {
@@ -13,6 +14,7 @@ export interface Worded {
   readonly proof?: string | null;
   readonly refusal?: string | null;
   readonly observed?: boolean;
+  readonly error?: string | null;
 }
 
 const BECAUSE: Readonly<Record<RuleName, string>> = {
@@ -58,22 +60,33 @@ const CAME: Readonly<Record<Outcome, string>> = {
   'not-a-replay': 'The server answered something else, which passed',
 };
 
-/** How delivery was proven, behind the reason. */
+/** How delivery was proven, behind the reason of a rule that rests on it. */
 const PROVEN: Readonly<Record<string, string>> = {
   'event-id': ' (its cursor says so)',
   connection: ' (its connection says so)',
 };
 
-/** One to three sentences; empty for what is no decision. */
-export function inWords({ rule, verdict, outcome, proof, refusal, observed }: Worded): string {
+/** One to three sentences, what failed first; empty for what is no decision and did not fail. */
+export function inWords({ rule, verdict, outcome, proof, refusal, observed, error }: Worded): string {
+  const sentences = error == null ? [] : [failure(error)];
   const because = lookUp(BECAUSE, rule);
-  if (because === '') return '';
+  if (because === '') return paragraph(sentences);
+  const proven = rule?.startsWith('finished') ? lookUp(PROVEN, proof) : '';
   const did = lookUp(observed ? WOULD : DONE, verdict);
-  const sentences = [`${because}${lookUp(PROVEN, proof)}${did === '' ? '' : `: ${did}`}`];
-  const came = lookUp(CAME, outcome);
+  sentences.push(`${because}${proven}${did === '' ? '' : `: ${did}`}`);
+  // A failure says how it ended; the outcome would say it again.
+  const came = error == null ? lookUp(CAME, outcome) : '';
   if (came !== '') sentences.push(came + (refusal === 'empty-replay' ? insteadOfNothing(observed) : ''));
   if (observed && (verdict === 'strip' || verdict === 'refuse' || refusal)) sentences.push('Nothing was changed');
-  return sentences.map((sentence) => `${sentence}.`).join(' ');
+  return paragraph(sentences);
+}
+
+const paragraph = (sentences: readonly string[]): string => sentences.map((sentence) => `${sentence}.`).join(' ');
+
+/** `Cannot connect to the upstream server` */
+function failure(code: string): string {
+  const said = Object.hasOwn(ERRORS, code) ? ERRORS[code as ErrorCode].sentence : code;
+  return said.charAt(0).toUpperCase() + said.slice(1);
 }
 
 const insteadOfNothing = (observed = false): string =>

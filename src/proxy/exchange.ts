@@ -593,6 +593,7 @@ export class Exchange implements UpstreamListener {
       method: this.#method,
       path: this.#in.target.split('?', 1)[0]!,
       route: route.name,
+      guarded: this.#learning !== null,
       status: this.#status,
       rule: this.#resume?.verdict.rule ?? null,
       verdict: this.#resume?.verdict.action ?? null,

@@ -315,8 +315,13 @@ function pathOf(target: string): string {
   return query === -1 ? target : target.slice(0, query);
 }
 
-function isMcp({ headers }: IncomingMessage): boolean {
-  return headers['mcp-session-id'] !== undefined || headers['mcp-protocol-version'] !== undefined;
+/** The first request of a client carries neither field; what it accepts gives it away. */
+function isMcp({ method, headers }: IncomingMessage): boolean {
+  return (
+    headers['mcp-session-id'] !== undefined ||
+    headers['mcp-protocol-version'] !== undefined ||
+    (method === 'POST' && headers.accept?.includes('text/event-stream') === true)
+  );
 }
 
 function isGuarded(route: Route, target: string): boolean {

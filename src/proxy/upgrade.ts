@@ -147,6 +147,7 @@ export function reportUpgrade(
       method: 'GET',
       path,
       route: route.name,
+      guarded: false,
       status,
       rule: null,
       verdict: null,

@@ -121,6 +121,14 @@ describe('the proxy as a process', () => {
     assert.match(third, /admin page are at http:/);
   });
 
+  test('names no address to a person that leads nowhere', async (t) => {
+    const io = testIo();
+    const anywhere = ['--listen', '0.0.0.0:0', '--admin', '[::]:0', '--log-format', 'pretty'];
+    await started(t, [`${await upstream(t)}/mcp`, ...anywhere], io);
+    assert.match(io.out(), /point the client at http:\/\/<this machine>:\d+\/mcp /);
+    assert.match(io.out(), /admin page are at http:\/\/<this machine>:\d+\n/);
+  });
+
   for (const signal of ['SIGTERM', 'SIGINT'] as const) {
     test(`ends with exit code 0 after ${signal}, and leaves no listener behind`, async (t) => {
       const io = testIo();
@@ -171,6 +179,7 @@ describe('the proxy as a process', () => {
     const code = await within('the end', run(['http://127.0.0.1:1', '--listen', taken, '--no-admin'], io), 15_000);
     assert.equal(code, 1);
     assert.ok(io.err().includes(taken), io.err());
+    assert.match(io.err(), /another process listens there \(EADDRINUSE\); --port chooses another/);
     assert.equal(
       io
         .err()

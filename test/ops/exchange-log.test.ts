@@ -76,6 +76,30 @@ describe('the log of exchanges', () => {
     );
   });
 
+  test('asks about the path when a POST without a session is 404 or 405 on a guarded path', () => {
+    const { log, clock, parsed } = logTo('json', 'info');
+    const outside = { status: 404, session: () => null } as const;
+    for (const [at, over] of [
+      [0, { ...outside, guarded: false }],
+      [1, { ...outside, method: 'GET' }],
+      [2, { ...outside, status: 400 }],
+      [3, { status: 404 }],
+      [4, outside],
+      [5, { ...outside, status: 405 }],
+      [10_004, outside],
+    ] as const) {
+      clock.now = at;
+      log.exchange?.(plainReport(over));
+    }
+    assert.deepEqual(
+      parsed().map(({ level, event, path, status, suppressed }) => [level, event, path, status, suppressed]),
+      [
+        ['warn', 'no-mcp-here', '/mcp', 404, 0],
+        ['warn', 'no-mcp-here', '/mcp', 404, 1],
+      ],
+    );
+  });
+
   test('has a failure at warn, once, a resume as well', () => {
     const { log, parsed } = logTo('json');
     const broken = report({ status: 502, outcome: 'broken', error: 'upstream-reset', stream: null });

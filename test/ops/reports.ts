@@ -11,6 +11,7 @@ export function report(over: Partial<ExchangeReport> = {}): ExchangeReport {
     method: 'GET',
     path: '/mcp',
     route: '*/',
+    guarded: true,
     status: 200,
     rule: 'in-window',
     verdict: 'forward',

@@ -43,6 +43,16 @@ describe('in words', () => {
       { rule: 'in-window', verdict: 'forward', outcome: 'replayed', observed: true },
       'The stream of this cursor is still open: the server was asked. The server went on where the cursor stands.',
     ],
+    [
+      'a rule that rests on no proof says none',
+      { rule: 'generation-mismatch', verdict: 'refuse', proof: 'event-id' },
+      'The cursor is from before the server restarted or the session began anew: answered without asking the server.',
+    ],
+    [
+      'a failure comes first, and its outcome is not said again',
+      { rule: 'in-window', verdict: 'forward', outcome: 'broken', error: 'upstream-refused' },
+      'Cannot connect to the upstream server. The stream of this cursor is still open: the server was asked.',
+    ],
     ['what is no decision has none', { rule: null, verdict: null }, ''],
     ['a name from elsewhere has none', { rule: 'constructor', verdict: 'toString' }, ''],
   ] as const) {

@@ -1,11 +1,15 @@
 /** Mistakes of an operator that would otherwise go unnoticed. */
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import { test } from 'node:test';
 import { configFrom, loadConfig } from '../../src/config.ts';
 import { sayAdminAccess } from '../../src/serve-admin.ts';
 import { sayUnreachable } from '../../src/serve-reachable.ts';
 import { startGuard } from '../support/guard.ts';
 import { openSession } from '../support/session.ts';
+import { within } from '../support/waiting.ts';
 
 for (const [listen, upstream] of [
   ['127.0.0.1:8808', 'http://127.0.0.1:8808/mcp'],
@@ -48,6 +52,23 @@ test('MCP on a path that is not guarded is said once, with both paths', async (t
   assert.deepEqual([said[0]?.['path'], said[0]?.['guarded']], ['/mcp', '/api/mcp']);
 });
 
+test('the first request of a client on a path that is not guarded is said too', async (t) => {
+  const { client, upstream, warnings } = await startGuard(t);
+  const fields = [['Accept', 'application/json, text/event-stream']] as const;
+  for (const [method, path] of [
+    ['GET', '/sse'],
+    ['POST', '/mpc'],
+  ] as const) {
+    const reply = await client.send({ method, path, fields });
+    await (await upstream.next({ method })).answer(404, {}, 'no');
+    await reply.text();
+  }
+  assert.deepEqual(
+    warnings().map(({ event, path }) => [event, path]),
+    [['unguarded', '/mpc']],
+  );
+});
+
 test('a Host that is not let in is named in the log with the setting that would let it in', async (t) => {
   const { client, logs } = await startGuard(t);
   const reply = await client.send({ method: 'GET', path: '/mcp', fields: [['Host', 'guard.example']] });
@@ -62,6 +83,18 @@ test('an upstream that does not listen is said at start', async () => {
     sayUnreachable(config, { warn: ((fields: object) => resolve(fields)) as never });
   });
   assert.deepEqual(line, { event: 'upstream-unreachable', upstream: 'http://127.0.0.1:1', cause: 'ECONNREFUSED' });
+});
+
+test('a server that speaks no TLS is said at start', async (t) => {
+  const server = createServer().listen(0, '127.0.0.1');
+  t.after(() => server.close());
+  await once(server, 'listening');
+  const { port } = server.address() as AddressInfo;
+  const config = configFrom({ upstream: { url: `https://127.0.0.1:${port}/mcp` } });
+  const said = new Promise<string>((resolve) => {
+    sayUnreachable(config, { warn: ((_: object, message: string) => resolve(message)) as never });
+  });
+  assert.match(await within('a warning', said), /^https:\S+ is there, but TLS fails \(is it http\?\)$/);
 });
 
 for (const [name, admin, expected] of [
