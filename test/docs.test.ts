@@ -221,7 +221,7 @@ const anchorsOf = (text: string): string[] =>
   );
 
 describe('links', () => {
-  for (const file of DOCS.filter((name) => /operations|metrics|clients/.test(name))) {
+  for (const file of DOCS.filter((name) => /operations|metrics|clients|first/.test(name))) {
     for (const [, target = ''] of read(file).matchAll(/\]\(([^)]+)\)/g)) {
       if (/^https?:/.test(target)) continue;
       test(`${file} -> ${target}`, () => {
@@ -234,6 +234,7 @@ describe('links', () => {
   }
 
   test('of the README lead here', () => {
-    for (const name of ['operations', 'metrics', 'clients']) assert.ok(read('README.md').includes(`(docs/${name}.md)`));
+    for (const name of ['first-ten-minutes', 'operations', 'metrics', 'clients'])
+      assert.ok(read('README.md').includes(`(docs/${name}.md)`));
   });
 });
