@@ -159,7 +159,7 @@ export function reportUpgrade(
       cursor: () => null,
       traceparent: () => onlyValue(request.rawHeaders, 'traceparent'),
       error,
-      end: error !== null ? 'destroyed' : status === 0 ? 'client-left' : 'ended',
+      end: status === 0 ? 'client-left' : error === 'upstream-reset' ? 'destroyed' : 'ended',
       stream: null,
       events: 0,
       answers: 0,
