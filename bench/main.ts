@@ -10,7 +10,7 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { parseArgs } from 'node:util';
 import type { Row } from './figures.ts';
-import { SUBJECTS, type Subject } from './proxies.ts';
+import { QUICK_SUBJECTS, SUBJECTS, type Subject } from './proxies.ts';
 import { growthScenarios } from './scenarios/growth.ts';
 import { idle } from './scenarios/idle.ts';
 import { insideScenarios } from './scenarios/inside.ts';
@@ -104,7 +104,7 @@ async function run({ plan, scenarios, json }: Wishes): Promise<number> {
   console.log(`${JSON.stringify(machine)}\n${JSON.stringify(versions)}\n${JSON.stringify(plan)}\n\n${LEGEND}\n`);
   let ensemble: Promise<Ensemble> | null = null;
   const shared = async (): Promise<readonly Subject[]> =>
-    (await (ensemble ??= assemble(workshop, plan.seed, SUBJECTS))).subjects;
+    (await (ensemble ??= assemble(workshop, plan.seed, plan.quick ? QUICK_SUBJECTS : SUBJECTS))).subjects;
   const warning = descriptorWarning();
   if (warning !== null) console.log(warning);
   const rows: Row[] = [];

@@ -11,9 +11,12 @@ import { post } from './load.ts';
 import { accepting, freePort, hasEnded, start, stop, withDescendants } from './processes.ts';
 import type { Workshop } from './workshop.ts';
 
-export const PROXIES = ['nginx', 'haproxy', 'http-proxy-3', 'product'] as const;
+export const PROXIES = ['nginx', 'haproxy', 'http-proxy-3', 'bare', 'product'] as const;
 export const SUBJECTS = ['direct', ...PROXIES] as const;
 export type SubjectName = (typeof SUBJECTS)[number];
+
+/** What a quick run leaves out: it is there to say what is out of reach, which changes with Node and undici only. */
+export const QUICK_SUBJECTS: readonly SubjectName[] = SUBJECTS.filter((name) => name !== 'bare');
 
 /** Somebody to send requests to. */
 export interface Subject {
@@ -89,6 +92,11 @@ const httpProxy3: Recipe = (port, upstream) => ({
   args: [fileURLToPath(new URL('http-proxy-3.mjs', import.meta.url)), String(port), String(upstream)],
 });
 
+const bare: Recipe = (port, upstream) => ({
+  command: process.execPath,
+  args: [fileURLToPath(new URL('bare.mjs', import.meta.url)), String(port), String(upstream)],
+});
+
 const product: Recipe = (port, upstream, _dir, workshop) => ({
   command: process.execPath,
   args: [
@@ -102,6 +110,7 @@ const RECIPES: Readonly<Record<(typeof PROXIES)[number], Recipe>> = {
   nginx,
   haproxy,
   'http-proxy-3': httpProxy3,
+  bare,
   product,
 };
 

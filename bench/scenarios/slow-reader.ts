@@ -2,7 +2,7 @@
 import { type Figure, plain } from '../figures.ts';
 import { sink } from '../load.ts';
 import { resetPeak, resident } from '../processes.ts';
-import { SUBJECTS, type Subject, type SubjectName } from '../proxies.ts';
+import { QUICK_SUBJECTS, SUBJECTS, type Subject, type SubjectName } from '../proxies.ts';
 import { type Scenario, type Stage, warmUp, withSubjects } from '../stage.ts';
 import { posts, throughput } from './json.ts';
 
@@ -25,7 +25,7 @@ export const slowReader: Scenario = {
     const { quick, rounds } = stage.plan;
     for (let round = 0; round < (quick ? 1 : rounds); round++) {
       // New processes each time: what one has grown to once it keeps.
-      await withSubjects(stage, SUBJECTS, async (subjects) => {
+      await withSubjects(stage, quick ? QUICK_SUBJECTS : SUBJECTS, async (subjects) => {
         await warmUp(stage, subjects, 'json', (subject, ms) => throughput(subject, posts(1_024, 64, ms)));
         // All at once: it is memory that is measured, and the rate leaves every CPU idle.
         const results = await Promise.all(subjects.map((subject) => read(stage, subject)));
