@@ -45,7 +45,7 @@ import { KeepAlive } from './keep-alive.ts';
 import { Learning } from './learning.ts';
 import { Reading } from './reading.ts';
 import { agentOf, refusalAnswer, refusalContext } from './refuse.ts';
-import { Relay, type StreamEnd, TAP } from './relay.ts';
+import { Relay, type RelayListener, type StreamEnd, TAP } from './relay.ts';
 import { decideResume, type Resume } from './resume.ts';
 import type { RouteRoom } from './room.ts';
 import type { Hop, UpstreamListener } from './upstream.ts';
@@ -82,7 +82,7 @@ let exchanges = 0;
 /** Counts exchanges of this process, upgraded connections among them. */
 export const nextExchange = (): number => ++exchanges;
 
-export class Exchange implements UpstreamListener {
+export class Exchange implements UpstreamListener, RelayListener {
   /** Among the listener's. */
   seat: number | null = null;
   readonly #id = nextExchange();
@@ -135,11 +135,7 @@ export class Exchange implements UpstreamListener {
     this.#learning = guarded ? new Learning(room, this.#method, this.#fields, connection.address) : null;
     const forwarded = guarded && cameThroughIntermediary(this.#fields);
     this.#receipt = { connection: connection.facts, forwarded, flushedAt: null, response: 'open' };
-    this.#relay = new Relay(incoming.response, {
-      flushed: () => this.#flushed(),
-      finished: () => this.#finished(),
-      closed: (end) => this.#closed(end),
-    });
+    this.#relay = new Relay(incoming.response, this);
   }
 
   /** Runs the request. Never throws; what goes wrong becomes an answer. */
@@ -375,7 +371,7 @@ export class Exchange implements UpstreamListener {
   }
 
   /** The kernel has the terminal events' bytes. */
-  #flushed(): void {
+  flushed(): void {
     this.#receipt.flushedAt = this.#room.now();
   }
 
@@ -547,13 +543,13 @@ export class Exchange implements UpstreamListener {
   };
 
   /** The response ended in order and the kernel has all of it. */
-  #finished(): void {
+  finished(): void {
     if (this.#receipt.response !== 'open') return;
     this.#receipt.response = 'normal';
     this.#receipt.flushedAt ??= this.#room.now();
   }
 
-  #closed(end: StreamEnd): void {
+  closed(end: StreamEnd): void {
     if (end === 'destroyed') this.#receipt.response = 'broken';
     if (!this.#upstreamOver) this.#leaveUpstream();
     this.#stopTimers();
