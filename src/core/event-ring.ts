@@ -37,6 +37,22 @@ export class KeyFilter {
   }
 
   static readonly bytes: number = FILTER_WORDS * 4;
+
+  /** Its words in base 36, an empty one for zero: 2 KiB where it holds little. */
+  toText(): string {
+    return Array.from(this.#words, (word) => (word === 0 ? '' : word.toString(36))).join(',');
+  }
+
+  /** What is no filter may have everything. */
+  static fromText(text: string): KeyFilter {
+    const filter = new KeyFilter();
+    const words = text.split(',');
+    for (let i = 0; i < FILTER_WORDS; i++) {
+      const word = words[i] === '' ? 0 : Number.parseInt(words[i] ?? '', 36);
+      filter.#words[i] = Number.isNaN(word) ? 0xffffffff : word;
+    }
+    return filter;
+  }
 }
 
 function bitsOf(key: EventKey): [number, number] {
@@ -53,12 +69,23 @@ export interface Sighting {
   readonly last: Position;
 }
 
+/** An event ID where it stands. */
+export interface RingEntry {
+  readonly key: EventKey;
+  readonly position: Position;
+  readonly length: number;
+}
+
 export class EventRing {
   readonly #capacity: number;
   readonly #keys: EventKey[] = [];
   readonly #places: number[] = [];
   #oldest = 0;
   #dropped: KeyFilter | null = null;
+  /** IDs that had to make room so far. */
+  drops = 0;
+  /** Other changes of the trace so far. */
+  traces = 0;
 
   constructor(capacity: number) {
     this.#capacity = capacity;
@@ -83,6 +110,7 @@ export class EventRing {
     }
     this.#dropped ??= new KeyFilter();
     this.#dropped.add(this.#keys[this.#oldest]!);
+    this.drops += 1;
     this.#keys[this.#oldest] = key;
     this.#places[this.#oldest] = place;
     this.#oldest = (this.#oldest + 1) % this.#capacity;
@@ -117,16 +145,63 @@ export class EventRing {
     return found as Position | null;
   }
 
+  /** Whether the event at this position has this ID. */
+  holds(key: EventKey, position: Position): boolean {
+    for (let at = this.#keys.indexOf(key); at !== -1; at = this.#keys.indexOf(key, at + 1)) {
+      if (Math.floor(this.#places[at]! / LENGTH_RANGE) === position) return true;
+    }
+    return false;
+  }
+
   /** Leaves a trace of an ID that may have been this stream's, as if it had been dropped. */
   trace(key: EventKey): void {
     this.#dropped ??= new KeyFilter();
     this.#dropped.add(key);
+    this.traces += 1;
+  }
+
+  /** What another process could no longer tell of this stream. */
+  traceAll(filter: KeyFilter): void {
+    this.#dropped ??= new KeyFilter();
+    this.#dropped.merge(filter);
+  }
+
+  /** The trace, or null where nothing was dropped. */
+  get trail(): KeyFilter | null {
+    return this.#dropped;
+  }
+
+  /** The events added last, back to the first at or before this position, oldest first. */
+  after(position: Position): RingEntry[] {
+    const found: RingEntry[] = [];
+    for (let back = 1; back <= this.size; back++) {
+      const entry = this.#at((this.#oldest + this.size - back) % this.size);
+      if (entry.position <= position) break;
+      found.push(entry);
+    }
+    return found.reverse();
+  }
+
+  /** All of them, in the order they were added. */
+  *entries(): Iterable<RingEntry> {
+    for (let i = 0; i < this.size; i++) yield this.#at((this.#oldest + i) % this.size);
+  }
+
+  #at(index: number): RingEntry {
+    const place = this.#places[index]!;
+    const position = Math.floor(place / LENGTH_RANGE);
+    return {
+      key: this.#keys[index]!,
+      position: position as Position,
+      length: place - position * LENGTH_RANGE,
+    };
   }
 
   /** From here on IDs pass that nobody reads: any ID may be one of them. */
   goBlind(): void {
     this.#dropped ??= new KeyFilter();
     this.#dropped.fill();
+    this.traces += 1;
   }
 
   /** Whether an ID that this ring no longer holds may have been this one. */
@@ -151,6 +226,8 @@ export class ForgottenIds {
   #old: KeyFilter | null = null;
   #streams = 0;
   #since: Millis = 0;
+  /** Changes so far. */
+  changes = 0;
 
   add(ring: EventRing, now: Millis, keep: Millis): void {
     if (this.#young !== null && this.#streams >= STREAMS_PER_FILTER && now - this.#since >= keep) {
@@ -163,12 +240,21 @@ export class ForgottenIds {
       this.#since = now;
     }
     this.#streams += 1;
+    this.changes += 1;
     ring.traceInto(this.#young);
   }
 
   /** An ID that a forgotten stream, still running, carried since. Follows an `add`. */
   addLate(key: EventKey): void {
     this.#young?.add(key);
+    this.changes += 1;
+  }
+
+  /** All of it in one filter. */
+  whole(): KeyFilter {
+    const all = new KeyFilter();
+    for (const part of [this.#young, this.#old]) if (part !== null) all.merge(part);
+    return all;
   }
 
   mayHave(key: EventKey): boolean {

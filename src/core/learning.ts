@@ -10,6 +10,7 @@ import {
   endSession,
   forgetStreams,
   type LedgerBounds,
+  missed,
   rememberCors,
   restartedBetween,
   reviveSession,
@@ -36,6 +37,11 @@ export interface LearningRoom {
   };
   readonly bounds: LedgerBounds;
   readonly now: () => Millis;
+}
+
+/** Whether a session's key, see `Learning`, is that of a caller without a session. */
+export function isAnonymous(key: string): boolean {
+  return key.split('\n', 2)[1] === '';
 }
 
 export class Learning {
@@ -84,7 +90,7 @@ export class Learning {
       // Whichever session upstream took it for, what comes of it is not known there.
       for (const key of this.#named) {
         const session = this.#room.store.recall(key, this.#room.now());
-        if (session !== null) session.complete = false;
+        if (session !== null) missed(session);
       }
       return;
     }
@@ -108,7 +114,7 @@ export class Learning {
 
   /** A stream of this session passes unread. */
   missed(): void {
-    if (this.session !== null) this.session.complete = false;
+    if (this.session !== null) missed(this.session);
   }
 
   /** The body is an event stream, whose answers come one by one. */
@@ -123,6 +129,8 @@ export class Learning {
     this.#initializing = false;
     this.#begin(this.session, 'initialize');
     this.session.complete = true;
+    this.session.gaps = false;
+    this.session.begunAt = this.#room.now();
     return true;
   }
 
@@ -147,6 +155,7 @@ export class Learning {
     this.session = session;
     if (known === null) {
       session.complete = isInitialize;
+      if (isInitialize) session.begunAt = now();
       if (!session.anonymous) this.#learnt(session);
     } else if (!session.anonymous) {
       if (restartedBetween(session.upstream, identity)) this.#begin(session, 'restart');
@@ -155,6 +164,8 @@ export class Learning {
     }
     if (!session.anonymous) this.#noticeInstance(session, fields);
     if (!isInitialize) reviveSession(session);
+    session.acceptedAt = now();
+    session.changed = true;
     approve(session, tokens.credentialOf(this.#fields));
     const origin = firstValue(this.#fields, 'origin');
     if (origin !== null) rememberCors(session, origin, corsOf(fields));

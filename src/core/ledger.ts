@@ -65,6 +65,11 @@ export interface Stream {
   strippedAt: Millis;
   /** Since when no exchange is open. */
   idleSince: Millis;
+  readonly openedAt: Millis;
+  /** Another replica has an exchange of this stream open upstream, as far as the shared ledger says. */
+  legsElsewhere: boolean;
+  /** Something here is not in the shared ledger yet. Set by whoever changes the record, cleared by the store. */
+  changed: boolean;
 }
 
 /**
@@ -116,6 +121,8 @@ export interface CursorNote {
   /** The last ones. */
   readonly strips: Strip[];
   storm: Probe | null;
+  /** When a strip last brought an event: those before it say nothing any more. */
+  broughtAt: Millis;
   firstRefusedAt: Millis | null;
   lateEmpties: number;
 }
@@ -150,6 +157,14 @@ export interface Session {
   endedAt: Millis | null;
   /** `initialize` passed here, and nothing was forgotten, dropped or read blindly since. */
   complete: boolean;
+  /** Something that passed here was. */
+  gaps: boolean;
+  /** When the generation began, where that is known: streams opened before belong to earlier ones. */
+  begunAt: Millis | null;
+  /** The latest 2xx. */
+  acceptedAt: Millis | null;
+  /** What other replicas have told. */
+  elsewhere: Elsewhere;
   readonly streams: Set<Stream>;
   streamsOpened: number;
   readonly approved: Set<Credential>;
@@ -163,11 +178,27 @@ export interface Session {
   answersWhileListening: boolean;
   /** Estimated memory. */
   bytes: number;
+  /** As `changed` of a stream; set with each of those. */
+  changed: boolean;
 }
+
+/** A session as other replicas see it, beyond what has been merged into the record. */
+export interface Elsewhere {
+  /** A live standalone stream through one of them. */
+  readonly listening: boolean;
+  /** `initialize` passed there. */
+  readonly initialized: boolean;
+  /** Something that passed there was forgotten, dropped or read blindly. */
+  readonly gaps: boolean;
+  /** IDs of streams that were forgotten there. */
+  readonly forgotten: KeyFilter | null;
+}
+
+export const NOTHING_ELSEWHERE: Elsewhere = { listening: false, initialized: false, gaps: false, forgotten: null };
 
 const SESSION_BYTES = 1_500;
 const STREAM_BYTES = 900;
-const REQUEST_BYTES = 350;
+export const REQUEST_BYTES = 350;
 const FORGOTTEN_BYTES = 2 * KeyFilter.bytes;
 const MOST_CALLERS = 64;
 const MOST_ORIGINS = 8;
@@ -183,6 +214,10 @@ export function newSession(anonymous: boolean, upstream: UpstreamIdentity): Sess
     instance: { value: null, past: new Set(), alternates: false },
     endedAt: null,
     complete: false,
+    gaps: false,
+    begunAt: null,
+    acceptedAt: null,
+    elsewhere: NOTHING_ELSEWHERE,
     streams: new Set(),
     streamsOpened: 0,
     approved: new Set(),
@@ -192,7 +227,25 @@ export function newSession(anonymous: boolean, upstream: UpstreamIdentity): Sess
     listening: 0,
     answersWhileListening: false,
     bytes: SESSION_BYTES,
+    changed: true,
   };
+}
+
+/** Something of this session passed, or is forgotten, and nobody here can say what it was. */
+export function missed(session: Session): void {
+  session.complete = false;
+  session.gaps = true;
+  session.changed = true;
+}
+
+/** Nothing of this session can be missing: its `initialize` passed here, or at a replica that shares its ledger. */
+export function isComplete({ complete, gaps, elsewhere }: Session): boolean {
+  return (complete || (!gaps && elsewhere.initialized)) && !elsewhere.gaps;
+}
+
+function touch(session: Session, stream: Stream): void {
+  stream.changed = true;
+  session.changed = true;
 }
 
 /** Adds to a set or map that keeps only its latest entries. */
@@ -205,6 +258,7 @@ function keepLatest<K>(
 
 export function approve(session: Session, caller: Credential): void {
   if (session.approved.size < MOST_CALLERS && session.approved.has(caller)) return;
+  session.changed ||= !session.approved.has(caller);
   session.approved.delete(caller);
   session.approved.add(caller);
   keepLatest(session.approved, MOST_CALLERS);
@@ -219,7 +273,8 @@ export function rememberCors(session: Session, origin: string, fields: readonly 
 export function noteOf(session: Session, cursor: EventKey): CursorNote {
   const known = session.notes.get(cursor);
   if (known !== undefined) return known;
-  const note: CursorNote = { strips: [], storm: null, firstRefusedAt: null, lateEmpties: 0 };
+  session.changed = true;
+  const note: CursorNote = { strips: [], storm: null, broughtAt: 0, firstRefusedAt: null, lateEmpties: 0 };
   session.notes.set(cursor, note);
   keepLatest(session.notes, MOST_NOTES);
   return note;
@@ -227,10 +282,14 @@ export function noteOf(session: Session, cursor: EventKey): CursorNote {
 
 /** A new incarnation of the session. What was open stays readable; cursors minted before are of another generation. */
 export function beginGeneration(session: Session, upstream: UpstreamIdentity): void {
+  const before = session.upstream;
   session.generation = (session.generation + 1) as Generation;
   session.upstream = upstream;
   session.endedAt = null;
   session.notes.clear();
+  session.changed = true;
+  if (upstream.readAt > 0 && upstream.readAt > before.readAt)
+    session.begunAt = Math.max(session.begunAt ?? 0, before.readAt);
   if (session.forgotten !== null) session.bytes -= FORGOTTEN_BYTES;
   session.forgotten = null;
 }
@@ -242,14 +301,24 @@ export function generationOver(session: Session, connection: UpstreamIdentity): 
 }
 
 export function endSession(session: Session, now: Millis): void {
-  if (!session.anonymous) session.endedAt = now;
+  if (session.anonymous) return;
+  session.endedAt = now;
+  session.changed = true;
 }
 
 export function reviveSession(session: Session): void {
+  session.changed ||= session.endedAt !== null;
   session.endedAt = null;
 }
 
-export function openStream(session: Session, kind: StreamKind, bounds: LedgerBounds, now: Millis): Stream {
+/** `openedAt`: where that was not here and now. */
+export function openStream(
+  session: Session,
+  kind: StreamKind,
+  bounds: LedgerBounds,
+  now: Millis,
+  openedAt: Millis = now,
+): Stream {
   const stream: Stream = {
     kind,
     ordinal: session.streamsOpened++,
@@ -266,8 +335,12 @@ export function openStream(session: Session, kind: StreamKind, bounds: LedgerBou
     lastReplayEmpty: false,
     strippedAt: 0,
     idleSince: now,
+    openedAt,
+    legsElsewhere: false,
+    changed: true,
   };
   session.streams.add(stream);
+  session.changed = true;
   session.bytes += STREAM_BYTES;
   if (session.streams.size > bounds.streamsPerSession) forgetOneStream(session, stream, bounds, now);
   return stream;
@@ -275,6 +348,7 @@ export function openStream(session: Session, kind: StreamKind, bounds: LedgerBou
 
 /** The requests that the stream's POST turned out to hold; a body that could not be read may hold any. */
 export function addRequests(session: Session, stream: Stream, { wellFormed, requests }: Messages): void {
+  touch(session, stream);
   stream.untracked = !wellFormed;
   for (const { key } of requests) {
     if (key === null) stream.untracked = true;
@@ -294,6 +368,7 @@ export function isFinished(stream: Stream): boolean {
 
 export function openLeg(stream: Stream, resumed: boolean, receipt: Receipt, from: ResumePoint = START): Leg {
   stream.openLegs += 1;
+  stream.changed = true;
   const terminals = resumed ? new Map<RequestKey, EventKey | null>() : null;
   const nothing = { events: 0, sawRetry: false, sawTerminal: false, listening: false };
   return { stream, from, resumed, receipt, terminals, ...nothing };
@@ -310,6 +385,7 @@ export function closeLeg(
   now: Millis,
 ): void {
   const { stream } = leg;
+  touch(session, stream);
   stream.openLegs -= 1;
   stream.idleSince = now;
   if (how !== null) {
@@ -323,6 +399,7 @@ export function startListening(session: Session, leg: Leg): void {
   if (leg.stream.kind !== 'standalone' || leg.listening) return;
   leg.listening = true;
   session.listening += 1;
+  session.changed = true;
 }
 
 /** The client is gone, or the exchange is over. */
@@ -330,6 +407,7 @@ export function stopListening(session: Session, leg: Leg): void {
   if (!leg.listening) return;
   leg.listening = false;
   session.listening -= 1;
+  session.changed = true;
 }
 
 /** The server announced that it ends exchanges early and is to be asked again (`polled`, section 4). */
@@ -353,6 +431,7 @@ export interface SeenEvent {
  */
 export function recordEvent(session: Session, leg: Leg, event: SeenEvent, answers: readonly ResponseHead[]): Position {
   const { stream } = leg;
+  stream.changed = session.changed = true;
   leg.events += 1;
   if (event.retry) leg.sawRetry = true;
   const awaited =
@@ -391,6 +470,7 @@ function recordAnswer(
   if (target === null) return;
   if (target === stream) leg.sawTerminal = true;
   else if (stream.kind === 'standalone') session.answersWhileListening = true;
+  target.changed = true;
   const known = target.requests.get(key) ?? null;
   if (known === null) {
     target.requests.set(key, { on: stream, position, ...lengthAndKey(event), receipts: [leg.receipt] });
@@ -416,7 +496,7 @@ const lengthAndKey = ({ key, length }: SeenEvent) => ({ key, length });
 
 function rememberId(session: Session, stream: Stream, key: EventKey, position: Position, length: number): void {
   const before = stream.ring.bytes;
-  if (stream.ring.add(key, position, length)) session.complete = false;
+  if (stream.ring.add(key, position, length)) missed(session);
   if (session.streams.has(stream)) session.bytes += stream.ring.bytes - before;
   // A stream that was forgotten while it runs goes on to leave its trace.
   else if (stream.generation === session.generation) session.forgotten?.addLate(key);
@@ -424,7 +504,8 @@ function rememberId(session: Session, stream: Stream, key: EventKey, position: P
 
 /** From here on the stream passes unread: any ID may be one of its. */
 export function goBlind(session: Session, stream: Stream): void {
-  session.complete = false;
+  missed(session);
+  stream.changed = true;
   const before = stream.ring.bytes;
   stream.ring.goBlind();
   if (session.streams.has(stream)) session.bytes += stream.ring.bytes - before;
@@ -436,6 +517,7 @@ function traceId(session: Session, rivals: Rivals, key: EventKey): void {
   for (const stream of rivals.streams) {
     const before = stream.ring.bytes;
     stream.ring.trace(key);
+    stream.changed = true;
     if (session.streams.has(stream)) session.bytes += stream.ring.bytes - before;
     else if (stream.generation === session.generation) session.forgotten?.addLate(key);
   }
@@ -492,7 +574,7 @@ function forgetOneStream(session: Session, except: Stream, bounds: LedgerBounds,
 
 function forgetStream(session: Session, stream: Stream, bounds: LedgerBounds, now: Millis): void {
   if (!session.streams.delete(stream)) return;
-  session.complete = false;
+  missed(session);
   session.bytes -= STREAM_BYTES + stream.ring.bytes + stream.requests.size * REQUEST_BYTES;
   if (stream.generation !== session.generation || isDeliveredForSure(stream, now)) return;
   if (session.forgotten === null) {
@@ -500,6 +582,16 @@ function forgetStream(session: Session, stream: Stream, bounds: LedgerBounds, no
     session.bytes += FORGOTTEN_BYTES;
   }
   session.forgotten.add(stream.ring, now, bounds.openStreamMemory);
+}
+
+/** When a stream was opened, or became one of the generation: the `initialize` that began it may have been its own. */
+export function openedIn(session: Session, { openedAt, generation }: Stream): Millis {
+  return generation === session.generation ? Math.max(openedAt, session.begunAt ?? openedAt) : openedAt;
+}
+
+/** Another exchange of this stream is open upstream, beside one that is open here. */
+export function isDisplaced({ openLegs, legsElsewhere }: Stream): boolean {
+  return openLegs > 1 || legsElsewhere;
 }
 
 function isDeliveredForSure(stream: Stream, now: Millis): boolean {

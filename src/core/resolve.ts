@@ -11,6 +11,7 @@ import type { ResponseHead } from './jsonrpc.ts';
 import {
   type Answer,
   type CursorNote,
+  isComplete,
   isFinished,
   type LedgerBounds,
   type Leg,
@@ -112,8 +113,7 @@ export function resolveResume(request: ResumeRequest, session: Session | null, o
 
   let target: Owner | null = null;
   for (const owner of owners) {
-    if (owner.state !== 'delivered' && (target === null || owner.stream.ordinal > target.stream.ordinal))
-      target = owner;
+    if (owner.state !== 'delivered' && (target === null || isNewer(owner.stream, target.stream))) target = owner;
   }
   const note = session === null || cursor === null ? undefined : session.notes.get(cursor);
   const delivered = owners.length > 0 && target === null;
@@ -127,7 +127,7 @@ export function resolveResume(request: ResumeRequest, session: Session | null, o
     approved: session?.approved.has(request.caller) ?? false,
     sessionKnown: session !== null,
     sessionEnded: session !== null && session.endedAt !== null,
-    listening: session !== null && !session.anonymous && session.listening > 0,
+    listening: session !== null && !session.anonymous && (session.listening > 0 || session.elsewhere.listening),
     owners: owners.map((owner) => ({
       currentGeneration: owner.stream.generation === generation,
       standalone: owner.stream.kind === 'standalone',
@@ -140,7 +140,7 @@ export function resolveResume(request: ResumeRequest, session: Session | null, o
     unrecorded: options.unrecorded,
     // An ID too long for a key was never recorded, whatever passed. And without a session ID nothing tells that the caller
     // did not come with other credentials, or from elsewhere, before.
-    complete: cursor !== null && session?.complete === true && !session.anonymous,
+    complete: cursor !== null && session !== null && isComplete(session) && !session.anonymous,
   };
   const byConnection = owners.some((owner) => owner.proof === 'connection');
   return {
@@ -152,6 +152,11 @@ export function resolveResume(request: ResumeRequest, session: Session | null, o
     proof: delivered ? (byConnection ? 'connection' : 'event-id') : null,
     unsettled: unsettled.map(({ connection }) => connection),
   };
+}
+
+/** Streams of other replicas come in late: their ordinals say nothing beside ours. */
+function isNewer(one: Stream, other: Stream): boolean {
+  return one.openedAt === other.openedAt ? one.ordinal > other.ordinal : one.openedAt > other.openedAt;
 }
 
 type Sightings = ReadonlyMap<Stream, Sighting>;
@@ -241,7 +246,7 @@ function mayHoldAnswers(
   options: ResolveOptions,
   unsettled: Receipt[],
 ): boolean {
-  if (session.answersWhileListening && session.forgotten !== null) return true;
+  if (session.answersWhileListening && (session.forgotten ?? session.elsewhere.forgotten) !== null) return true;
   const byConnection = !forwarded && options.deliveryProof === 'connection';
   for (const other of session.streams) {
     if (session.answersWhileListening && other.kind === 'request' && !isFinished(other)) return true;
@@ -268,7 +273,8 @@ function forgottenOwners(
     if (!stream.ring.mayHaveDropped(cursor)) continue;
     if (stateOf(stream, sightings, request.forwarded, options, unsettled).state !== 'delivered') streams.push(stream);
   }
-  return { streams, forgotten: session.forgotten?.mayHave(cursor) ?? false };
+  const { forgotten, elsewhere } = session;
+  return { streams, forgotten: [forgotten, elsewhere.forgotten].some((ids) => ids?.mayHave(cursor)) };
 }
 
 function isBelowFloor({ stream, position }: Owner): boolean {
@@ -305,8 +311,13 @@ export function pendingRequest(owners: readonly Owner[]): RequestKey | null {
 export function noteVerdict(session: Session, resolution: Resolution, verdict: Verdict, now: Millis): void {
   const { cursor, owners, target } = resolution;
   if (cursor === null) return;
+  session.changed = true;
   if (verdict.action === 'strip') {
-    for (const { stream, proof } of owners) if (proof === 'connection') stream.strippedAt = now;
+    for (const { stream, proof } of owners) {
+      if (proof !== 'connection') continue;
+      stream.strippedAt = now;
+      stream.changed = true;
+    }
     const note = session.notes.get(cursor);
     if (note?.storm && resolution.facts.approved) note.storm = claimProbe(note.storm, now);
     return;
@@ -315,6 +326,7 @@ export function noteVerdict(session: Session, resolution: Resolution, verdict: V
     // A caller who is not approved is forwarded whether or not a probe is due, and is none if it is not.
     if (target !== null && isBelowFloor(target) && mayProbe(target, now)) {
       target.stream.probe = claimProbe(target.stream.probe!, now);
+      target.stream.changed = true;
     }
     return;
   }
@@ -335,9 +347,11 @@ export function noteStrip(session: Session, cursor: EventKey, events: () => numb
 export function settleStrip(session: Session, cursor: EventKey, events: number, now: Millis, strip?: Strip): void {
   const note = session.notes.get(cursor);
   if (note === undefined) return;
+  session.changed = true;
   if (events > 0) {
     note.storm = null;
     note.strips.length = 0;
+    note.broughtAt = now;
   } else if (note.storm !== null && probeIsOut(note.storm) && strip?.probe !== false) {
     note.storm = settleProbe(note.storm, 'nothing', now);
   }
@@ -372,6 +386,7 @@ const LATE_EMPTIES = 10;
 /** What a watched resume came to, for floor and probes. */
 export function settleReplay(session: Session, target: Owner, cursor: EventKey, outcome: Outcome, now: Millis): void {
   const { stream } = target;
+  stream.changed = session.changed = true;
   if (outcome !== 'live') forgiveLateEmpties(session, cursor);
   switch (outcome) {
     case 'empty':
@@ -474,9 +489,11 @@ export function duplicateOnLeg(leg: Leg, block: SeenBlock): Duplicate | null {
 export function settleLateEmpty(session: Session, target: Owner, cursor: EventKey, now: Millis): void {
   const note = noteOf(session, cursor);
   note.lateEmpties += 1;
+  session.changed = true;
   if (note.lateEmpties < LATE_EMPTIES) return;
   note.lateEmpties = 0;
   target.stream.lastReplayEmpty = true;
+  target.stream.changed = true;
   for (const owner of withOthers(target, cursor)) raiseFloor(owner, now);
 }
 
@@ -497,6 +514,7 @@ function withOthers(target: Owner, cursor: EventKey): Owner[] {
 }
 
 function lowerFloor({ stream, position }: Owner): void {
+  stream.changed = true;
   stream.floor = Math.min(stream.floor, position) as Position;
   stream.blocked = 0;
   stream.probe = null;
@@ -505,6 +523,7 @@ function lowerFloor({ stream, position }: Owner): void {
 function raiseFloor(target: Owner, now: Millis): void {
   const { stream, position } = target;
   const { probe } = stream;
+  stream.changed = true;
   const again = probe !== null && isBelowFloor(target);
   if (position < stream.mark) stream.floor = Math.max(stream.floor, position + 1) as Position;
   else stream.blocked = position;

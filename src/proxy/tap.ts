@@ -17,7 +17,7 @@ import {
   createInflateRaw,
 } from 'node:zlib';
 import { EventReader, type ReaderListener } from '../core/event-reader.ts';
-import type { Leg, Session } from '../core/ledger.ts';
+import { goBlind, type Leg, type Session } from '../core/ledger.ts';
 
 /** Where a block ends in the chunk is meaningless in a decoded stream. */
 export interface TapListener extends ReaderListener {
@@ -121,8 +121,7 @@ export class Tap {
   #goBlind(cause: string): void {
     if (this.#blind) return;
     this.#blind = true;
-    this.#session.complete = false;
-    this.#leg.stream.ring.goBlind();
+    goBlind(this.#session, this.#leg.stream);
     this.#decoder?.destroy();
     if (this.#behind) this.#setBehind(false);
     this.#listener.blind(cause);
