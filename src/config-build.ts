@@ -58,6 +58,10 @@ export function checkTogether(settled: Settled, layers: readonly Layer[], report
     report(one, `cannot be combined with ${other}: give one of them`);
   }
   if (routes) checkRoutes(routes, report);
+  const store = settled.get('store');
+  if (store !== undefined && store.value !== 'memory' && !mentioned('storeSecret')) {
+    report(store.where([]), 'needs storeSecret as well, the same for all replicas: what is stored is hashed with it');
+  }
   checkLoop(settled, report);
   for (const [cert, key] of [
     ['upstream.cert', 'upstream.key'],
@@ -148,6 +152,7 @@ export function build(settled: Settled): Config {
     preserveHost: values.preserveHost,
     store: values.store,
     storeFailure: values.storeFailure,
+    ...present({ storeSecret: values.storeSecret, storeCa: values.storeCa }),
     replayHold: values.replayHold,
     replayDeadline: values.replayDeadline,
     proofMemory: values.proofMemory,

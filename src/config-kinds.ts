@@ -4,6 +4,7 @@
  * bytes. Every schema words its own complaint, as the rest of a sentence that starts with the setting's name.
  */
 import { z } from 'zod';
+import { parseStore } from './config-store.ts';
 
 /** A form: its schema, and how the text of a variable or option becomes the schema's input. */
 export interface Kind<S extends z.ZodType = z.ZodType> {
@@ -213,18 +214,21 @@ function canonicalOrigin(text: string): string {
   return origin === 'null' ? text.toLowerCase() : origin;
 }
 
-const storeProblem = 'must be memory or a Redis URL, such as redis://localhost:6379/0';
+const storeProblem =
+  'must be memory or a Redis URL, such as redis://localhost:6379/0, redis+cluster://one:6379,two:6379 or ' +
+  'redis+sentinel://one:26379,two:26379/mymaster';
 
-/** `memory`, or the URL of a Redis server. */
+/** `memory`, or where Redis is, see `config-store.ts`. */
 export const storeUrl = kind(
-  z.string({ error: storeProblem }).refine((text) => text === 'memory' || isRedisUrl(text), { error: storeProblem }),
+  z
+    .string({ error: storeProblem })
+    .refine((text) => text === 'memory' || parseStore(text) !== null, { error: storeProblem }),
 );
 
-function isRedisUrl(text: string): boolean {
-  if (!URL.canParse(text)) return false;
-  const { protocol, hostname, username } = new URL(text);
-  return (protocol === 'redis:' || protocol === 'rediss:') && hostname !== '' && username !== '***';
-}
+const storeSecretProblem = { error: 'must be at least 16 visible ASCII characters without blanks' };
+
+/** A secret that nobody has to type. */
+export const storeSecret = kind(z.string(storeSecretProblem).regex(/^(?!\*+$)[\x21-\x7e]{16,}$/, storeSecretProblem));
 
 /** The same text with the credentials of every URL in it masked, for output. */
 export function maskCredentials(text: string): string {

@@ -25,6 +25,7 @@ import {
   size,
   sizeOrUnlimited,
   someDuration,
+  storeSecret,
   storeUrl,
   toggle,
   upstreamUrl,
@@ -172,12 +173,19 @@ export const SETTINGS = {
   store: setting(
     storeUrl,
     'memory',
-    'where sessions are remembered: memory (Redis, for several replicas, is not in this version)',
+    'where sessions are remembered: memory, or the URL of the Redis that several replicas share',
     {
       option: '--store <memory or redis-url>',
     },
   ),
   storeFailure: setting(oneOf(['forward', 'refuse']), 'forward', 'what to do with a resume while the store is down'),
+  storeSecret: setting(
+    storeSecret,
+    undefined,
+    'what is stored is hashed with this; the same for all replicas, and needed by every store but memory',
+    { secret: true },
+  ),
+  storeCa: setting(filePath, undefined, 'PEM file of the authorities to trust at the store, instead of the usual ones'),
   preserveHost: setting(toggle, false, 'send the Host of the client upstream'),
   keepAlive: setting(durationOrOff, 'off', 'write a comment line into a quiet stream this often, or off'),
   connectTimeout: setting(duration, '5s', 'how long connecting to upstream may take; 0 is without limit'),

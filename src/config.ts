@@ -74,6 +74,10 @@ export interface Config extends Omit<RouteOptions, 'durableEvents' | 'instanceFi
   /** `memory`, or the URL of a Redis server, which may hold credentials. */
   readonly store: string;
   readonly storeFailure: 'forward' | 'refuse';
+  /** What is stored is hashed with it; the same for all replicas. There where `store` is not `memory`. */
+  readonly storeSecret?: string;
+  /** Absolute path of a PEM file. */
+  readonly storeCa?: string;
   readonly replayHold: number;
   readonly replayDeadline: number;
   readonly proofMemory: number;

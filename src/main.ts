@@ -5,6 +5,7 @@ import { isIPv6 } from 'node:net';
 import type { Config, Route } from './config.ts';
 import type { Session } from './core/ledger.ts';
 import { type ErrorCode, GuardError } from './errors.ts';
+import { openStore, tokenKey } from './main-store.ts';
 import { Admin, type SessionsPage, type SessionView } from './ops/admin.ts';
 import { exchangeLog } from './ops/exchange-log.ts';
 import { History } from './ops/history.ts';
@@ -18,8 +19,7 @@ import type { RouteRoom } from './proxy/room.ts';
 import { createTokens, type Tokens } from './proxy/tokens.ts';
 import { Upstream } from './proxy/upstream.ts';
 import type { Observer } from './report.ts';
-import { MemoryStore } from './store/memory.ts';
-import type { SessionKey } from './store/store.ts';
+import type { SessionKey, SessionStore } from './store/store.ts';
 
 export { isLoopbackName };
 
@@ -37,22 +37,27 @@ export interface StartOptions {
   readonly logger?: Logger;
   /** Monotonic, in ms. */
   readonly now?: () => number;
+  /** The calendar, in ms. */
+  readonly wall?: () => number;
   /** What traces call this program's version. */
   readonly version?: string;
 }
 
 /** @throws {GuardError} `address-unavailable` with the address in its message, or `config-invalid`. */
 export async function startProxy(config: Config, options: StartOptions = {}): Promise<RunningProxy> {
-  if (config.store !== 'memory') {
-    throw new GuardError('config-invalid', 'store: only memory is in this version; Redis is not');
-  }
   const logger = options.logger ?? createLogger(config.log);
   const now = options.now ?? (() => performance.now());
-  const tokens = createTokens();
+  const tokens = createTokens(tokenKey(config));
   const kernel = kernelTables(config.bounds.kernelReading, now);
   const bounds = { ...config.bounds, sessionMemory: config.sessionMemory };
-  const store = new MemoryStore(bounds);
-  const metrics = createMetrics({ sessions: () => store.counts.sessions, storeErrors: () => 0 });
+  const storage = await openStore(config, { bounds, logger, now, wall: options.wall ?? Date.now });
+  const { store } = storage;
+  const metrics = createMetrics({
+    sessions: () => store.counts.sessions,
+    storeErrors: storage.errors,
+    storeDropped: storage.dropped,
+    storePending: storage.pending,
+  });
   // Nobody could look at it.
   const history = config.admin.listen === null ? null : new History(Date.now);
   const tracing = await startTracing({ env: process.env, logger, version: options.version ?? 'unknown', now });
@@ -94,6 +99,7 @@ export async function startProxy(config: Config, options: StartOptions = {}): Pr
           kernel,
           tokens,
           observer,
+          storeFailure: of.storeFailure,
           bounds,
           refusals: of.refusals,
           proxyStatus: of.proxyStatus,
@@ -129,6 +135,7 @@ export async function startProxy(config: Config, options: StartOptions = {}): Pr
     ready: !draining,
     reasons: [
       ...(draining ? ['draining'] : []),
+      ...storage.complaints(),
       ...[...upstreams.values()]
         .filter(({ reachable }) => !reachable)
         .map(({ origin }) => `${origin} refuses connections`),
@@ -181,6 +188,7 @@ export async function startProxy(config: Config, options: StartOptions = {}): Pr
     if (current.drainDelay > 0) await new Promise((resolve) => setTimeout(resolve, current.drainDelay));
     const cut = await listener.drain(current.drainTimeout);
     clearInterval(sweeper);
+    await storage.close();
     for (const upstream of upstreams.values()) upstream.close();
     await admin?.close();
     await tracing?.close();
@@ -213,7 +221,7 @@ const UNGUARDED_REPEAT = 3_600_000;
 
 /** Settings that are wired in when the process starts, by the names they have in a file. */
 function fixedSettings(config: Config): Readonly<Record<string, unknown>> {
-  const { listen, admin, store, storeFailure, sessionMemory, upstream, log, bounds } = config;
+  const { listen, admin, store, storeSecret, storeCa, sessionMemory, upstream, log, bounds } = config;
   const { bodyBytes, concurrentStreams, ...wired } = bounds;
   return {
     listen,
@@ -221,7 +229,8 @@ function fixedSettings(config: Config): Readonly<Record<string, unknown>> {
     // The files are read again; whether there is TLS at all is not.
     tls: config.tls === undefined,
     store,
-    storeFailure,
+    storeSecret,
+    storeCa,
     sessionMemory,
     'upstream.durableEvents': upstream.durableEvents,
     'log.format': log.format,
@@ -328,7 +337,7 @@ function all(first: Observer, ...others: readonly Partial<Observer>[]): Observer
   return out as unknown as Observer;
 }
 
-function sessionsPage(store: MemoryStore, tokens: Tokens, from: number, count: number): SessionsPage {
+function sessionsPage(store: SessionStore, tokens: Tokens, from: number, count: number): SessionsPage {
   const sessions: SessionView[] = [];
   let index = 0;
   for (const [key, session] of store.entries()) {
@@ -361,5 +370,6 @@ function sessionView(key: SessionKey, session: Session, tokens: Tokens): Session
 function masked(config: Config): object {
   const { token, ...admin } = config.admin;
   const store = config.store.replace(/\/\/[^@/]*@/, '//***@');
-  return { ...config, store, admin: { ...admin, ...(token === undefined ? {} : { token: '***' }) } };
+  const secret = config.storeSecret === undefined ? {} : { storeSecret: '***' };
+  return { ...config, store, ...secret, admin: { ...admin, ...(token === undefined ? {} : { token: '***' }) } };
 }

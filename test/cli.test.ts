@@ -111,7 +111,7 @@ describe('check-config', () => {
 
   test('masks secrets', async () => {
     const { out } = await cli(['check-config', UPSTREAM, '--store', 'redis://user:hush@host/0'], {
-      env: { MCP_RESUME_GUARD_ADMIN_TOKEN: 'hush' },
+      env: { MCP_RESUME_GUARD_ADMIN_TOKEN: 'hush', MCP_RESUME_GUARD_STORE_SECRET: 'hush-hush-hush-hush' },
     });
     assert.ok(!out.includes('hush'));
     assert.match(out, /token: "\*+" # MCP_RESUME_GUARD_ADMIN_TOKEN/);

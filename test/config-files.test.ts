@@ -60,7 +60,7 @@ describe('config/default.yaml', () => {
 
 describe('the examples', () => {
   test('are all there', () => {
-    for (const name of ['default.yaml', 'sidecar.yaml', 'local-dev.yaml', 'ingress.yaml']) {
+    for (const name of ['default.yaml', 'sidecar.yaml', 'local-dev.yaml', 'ingress.yaml', 'replicas.yaml']) {
       assert.ok(CONFIGURATIONS.includes(name), `${name} is missing, or does not name its schema`);
     }
   });

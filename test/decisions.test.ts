@@ -76,7 +76,12 @@ describe('every rule and every outcome can be counted', () => {
     ({ rule, verdict: 'forward', outcome, duration: 1, firstByteAfter: null }) as ExchangeReport;
 
   test('under its own name', async () => {
-    const { registry, observer } = createMetrics({ sessions: () => 0, storeErrors: () => 0 });
+    const { registry, observer } = createMetrics({
+      sessions: () => 0,
+      storeErrors: () => 0,
+      storeDropped: () => 0,
+      storePending: () => 0,
+    });
     for (const { name } of RULES) observer.decided(report(name, null));
     for (const outcome of OUTCOMES) observer.decided(report('in-window', outcome));
     observer.lateEmpty();

@@ -298,7 +298,12 @@ function selected(expr: string): Selected[] {
 /** Added by Prometheus. */
 const SCRAPED = ['job', 'instance', 'le'];
 
-const REGISTRY = createMetrics({ sessions: () => 0, storeErrors: () => 0 }).registry;
+const REGISTRY = createMetrics({
+  sessions: () => 0,
+  storeErrors: () => 0,
+  storeDropped: () => 0,
+  storePending: () => 0,
+}).registry;
 
 /** Everything that has to be there for an expression to find something. */
 async function assertKnown(expr: string): Promise<void> {

@@ -100,7 +100,12 @@ describe('the curl lines of the documents', () => {
 
 describe('docs/metrics.md', () => {
   const text = read('docs/metrics.md');
-  const { registry } = createMetrics({ sessions: () => 0, storeErrors: () => 0 });
+  const { registry } = createMetrics({
+    sessions: () => 0,
+    storeErrors: () => 0,
+    storeDropped: () => 0,
+    storePending: () => 0,
+  });
   const rows = [...text.matchAll(/^\| `(mcp_resume_guard_\w+)` \| (\w+) \| (?:(`.*?) )?\| (.+) \|$/gm)];
 
   test('has every metric that there is, with its type and labels, and no other', async () => {

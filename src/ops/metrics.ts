@@ -11,6 +11,9 @@ export interface Gauges {
   readonly sessions: () => number;
   /** Failures since the start. */
   readonly storeErrors: () => number;
+  /** What had to be dropped before other replicas could be told. */
+  readonly storeDropped: () => number;
+  readonly storePending: () => number;
 }
 
 export interface Metrics {
@@ -72,6 +75,7 @@ export function createMetrics(gauges: Gauges): Metrics {
   });
   void eventsTotal;
   collected('sessions', 'Sessions remembered.', gauges.sessions);
+  collected('store_pending', 'Sessions of which other replicas do not know everything yet.', gauges.storePending);
   const storeErrors = new Counter({
     name: 'mcp_resume_guard_store_errors_total',
     help: 'Failures of the shared store.',
@@ -82,6 +86,16 @@ export function createMetrics(gauges: Gauges): Metrics {
     },
   });
   void storeErrors;
+  const storeDropped = new Counter({
+    name: 'mcp_resume_guard_store_dropped_total',
+    help: 'Events and sessions dropped before other replicas could be told.',
+    registers,
+    collect() {
+      this.reset();
+      this.inc(gauges.storeDropped());
+    },
+  });
+  void storeDropped;
 
   // What has not happened yet is a zero, so that the first time it does is an increase.
   for (const rule of RULES) for (const verdict of verdictsOf(rule)) resumes.inc({ verdict, rule: rule.name }, 0);

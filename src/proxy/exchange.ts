@@ -27,6 +27,7 @@ import {
   announcesPolling,
   closeLeg,
   generationOver,
+  isDisplaced,
   type Leg,
   openLeg,
   openStream,
@@ -147,7 +148,8 @@ export class Exchange implements UpstreamListener, RelayListener {
     }
     decideResume(this.#room, this.#fields, this.#learning?.key ?? null, this.#receipt.forwarded).then(
       (resume) => this.#carryOut(resume),
-      (error: unknown) => this.failed(new GuardError('internal', String(error), { cause: error })),
+      (error: unknown) =>
+        this.failed(error instanceof GuardError ? error : new GuardError('internal', String(error), { cause: error })),
     );
   }
 
@@ -472,7 +474,7 @@ export class Exchange implements UpstreamListener, RelayListener {
       replayDeadline,
       maxHeldBytes,
       polling: () => this.#target !== null && announcesPolling(this.#target.stream),
-      displaced: () => this.#target !== null && this.#target.stream.openLegs > 1,
+      displaced: () => this.#target !== null && isDisplaced(this.#target.stream),
       decided: (outcome) => this.#decided(outcome),
     });
   }

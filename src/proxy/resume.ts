@@ -2,8 +2,9 @@
  * A resume, from its fields to a verdict: read the cursor, look whether upstream is still the one that minted it, ask
  * the ledger, ask the kernel where that makes a difference, decide.
  */
-import { decide, type Verdict } from '../core/decide.ts';
+import { decide, type RuleName, type Verdict } from '../core/decide.ts';
 import type { Fields } from '../core/fields.ts';
+import { isAnonymous } from '../core/learning.ts';
 import { beginGeneration, forgetExpired, restartedBetween, type Session } from '../core/ledger.ts';
 import {
   noteVerdict,
@@ -15,7 +16,8 @@ import {
 } from '../core/resolve.ts';
 import { readResumeRequest } from '../core/resume-request.ts';
 import type { EventKey } from '../core/terms.ts';
-import type { SessionKey } from '../store/store.ts';
+import { GuardError } from '../errors.ts';
+import type { Consulted, SessionKey } from '../store/store.ts';
 import { tupleFor } from './connection.ts';
 import type { RouteRoom } from './room.ts';
 
@@ -39,15 +41,58 @@ export async function decideResume(
   key: SessionKey | null,
   forwarded: boolean,
 ): Promise<Resume> {
-  const { store, now, bounds, kernel } = room;
+  const { store, now } = room;
   const request = readResumeRequest(room.tokens, fields, forwarded);
+  const asks = key !== null && asksLedger(request);
+  let consulted: Consulted = asks ? await consult(room, key) : 'own';
+  let resume = await judge(room, request, key, consulted);
+  if (
+    asks &&
+    consulted === 'whole' &&
+    REFUSED_UNRECORDED.has(resume.verdict.rule) &&
+    resume.verdict.action === 'refuse'
+  ) {
+    // What passed at another replica a moment ago may be on its way.
+    await store.settled();
+    consulted = await consult(room, key);
+    resume = await judge(room, request, key, consulted);
+  }
+  if (consulted === 'failed' && room.storeFailure === 'refuse' && room.route.mode === 'enforce') {
+    throw new GuardError('store-unavailable');
+  }
+  if (resume.session !== null) noteVerdict(resume.session, resume.resolution, resume.verdict, now());
+  return resume;
+}
+
+const REFUSED_UNRECORDED: ReadonlySet<RuleName> = new Set(['cursor-unrecorded', 'session-unrecorded']);
+
+/** The rules before those that need the ledger do not fit. */
+function asksLedger(request: ResumeRequest): boolean {
+  const { get, cursorFields, cursorEmpty, sessionFields, withoutResumption, minted } = request;
+  return get && cursorFields === 1 && !cursorEmpty && sessionFields <= 1 && !withoutResumption && !minted;
+}
+
+function consult({ store, upstream }: RouteRoom, key: SessionKey): Promise<Consulted> {
+  return store.consult(key, { anonymous: isAnonymous(key), upstream: () => upstream.identify() });
+}
+
+/** `consulted`: what the ledger holds beside what passed here. */
+async function judge(
+  room: RouteRoom,
+  request: ResumeRequest,
+  key: SessionKey | null,
+  consulted: Consulted,
+): Promise<Resume> {
+  const { store, now, bounds, kernel } = room;
   const session = key === null ? null : store.recall(key, now());
   if (session !== null) {
     if (!session.anonymous) await noticeRestart(room, session);
     forgetExpired(session, bounds, now());
   }
   let kernelOf = NOT_ASKED;
-  let resolution = resolveResume(request, session, resolveOptions(room));
+  // Where a replica may have seen what nobody told, nothing is refused for being unknown.
+  const unrecorded = consulted === 'own' || consulted === 'whole' ? room.route.unrecorded : 'forward';
+  let resolution = resolveResume(request, session, { ...resolveOptions(room), unrecorded });
   if (session !== null && kernelMatters(room, request, resolution)) {
     const since = unsettledSince(session, resolveOptions(room));
     if (since !== null) {
@@ -58,11 +103,10 @@ export async function decideResume(
         const tuple = tupleFor(facts);
         return tuple === null ? 'unknown' : viewOf(tuple);
       };
-      resolution = resolveResume(request, session, resolveOptions(room, kernelOf));
+      resolution = resolveResume(request, session, { ...resolveOptions(room, kernelOf), unrecorded });
     }
   }
   const verdict = decide(resolution.facts);
-  if (session !== null) noteVerdict(session, resolution, verdict, now());
   return { verdict, resolution, session, cursor: resolution.cursor, kernelOf };
 }
 

@@ -15,6 +15,8 @@ export interface RouteRoom {
   readonly kernel: KernelTables;
   readonly tokens: Tokens;
   readonly observer: Observer;
+  /** What becomes of a resume that the shared ledger cannot be asked about. */
+  readonly storeFailure: 'forward' | 'refuse';
   readonly bounds: MemoryBounds;
   readonly refusals: Readonly<Partial<Record<RefusalRule, number>>>;
   readonly proxyStatus: boolean;

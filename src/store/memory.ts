@@ -2,10 +2,12 @@
 import { LRUCache } from 'lru-cache';
 import { forgetExpired, newSession, type Session, type UpstreamIdentity } from '../core/ledger.ts';
 import type { Millis } from '../core/terms.ts';
-import type { MemoryBounds, SessionKey, SessionStore, StoreCounts } from './store.ts';
+import type { Consulted, MemoryBounds, SessionKey, SessionStore, StoreCounts } from './store.ts';
 
 /** Looking through every stream is worth it this often, in ms. */
 const EXPIRY_EVERY: Millis = 10_000;
+
+const OWN: Promise<Consulted> = Promise.resolve('own');
 
 export class MemoryStore implements SessionStore {
   readonly #bounds: MemoryBounds;
@@ -14,18 +16,28 @@ export class MemoryStore implements SessionStore {
   #bytes = 0;
   #expiredAt: Millis = 0;
 
-  constructor(bounds: MemoryBounds) {
+  /** `gone`: a session is forgotten, for whatever reason. */
+  constructor(bounds: MemoryBounds, gone: (key: SessionKey, session: Session) => void = () => {}) {
     this.#bounds = bounds;
     this.#sessions = new LRUCache({
       max: bounds.sessions,
-      dispose: (_session, _key, reason) => {
+      dispose: (session, key, reason) => {
         if (reason === 'evict') this.#evicted += 1;
+        gone(key, session);
       },
     });
   }
 
   get counts(): StoreCounts {
     return { sessions: this.#sessions.size, bytes: this.#bytes, evicted: this.#evicted };
+  }
+
+  consult(): Promise<Consulted> {
+    return OWN;
+  }
+
+  settled(): Promise<void> {
+    return Promise.resolve();
   }
 
   recall(key: SessionKey, now: Millis): Session | null {

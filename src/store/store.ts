@@ -9,6 +9,10 @@ import type { Millis } from '../core/terms.ts';
 export type SessionKey = string;
 
 export interface SessionStore {
+  /** Asks what other replicas know of a session and merges it into the record here, which is made if they know one. */
+  consult(key: SessionKey, how: Joining): Promise<Consulted>;
+  /** By then others have told what they knew when this was called, if they can. */
+  settled(): Promise<void>;
   /** The session's record, or null where it was never seen here or is forgotten. Counts as a use. */
   recall(key: SessionKey, now: Millis): Session | null;
   /** A 2xx in this session passed: its record, made if there is none. */
@@ -36,3 +40,15 @@ export interface MemoryBounds extends LedgerBounds {
   /** How long an ended session is remembered. */
   readonly sessionMemory: Millis;
 }
+
+/** What a session needs that is learnt from other replicas. */
+export interface Joining {
+  readonly anonymous: boolean;
+  readonly upstream: () => Promise<UpstreamIdentity>;
+}
+
+/**
+ * `own`: nothing is shared. `whole`: the record holds what all replicas know. `gaps`: the same, but some replica lost
+ * something it should have told. `failed`: the record holds what is known here.
+ */
+export type Consulted = 'own' | 'whole' | 'gaps' | 'failed';

@@ -20,13 +20,15 @@ const NAMES: Readonly<Record<string, readonly string[]>> = {
   streams_open: ['kind'],
   events_total: [],
   tap_blind_total: ['cause'],
+  store_pending: [],
   store_errors_total: [],
+  store_dropped_total: [],
   exchange_seconds: [],
   first_byte_seconds: [],
   event_delay_seconds: [],
 };
 
-const nothing = { sessions: () => 0, storeErrors: () => 0 };
+const nothing = { sessions: () => 0, storeErrors: () => 0, storeDropped: () => 0, storePending: () => 0 };
 
 /** The value of one sample, name without prefix, labels as they are written. */
 async function sample({ registry }: Metrics, name: string): Promise<number | undefined> {
