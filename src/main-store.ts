@@ -28,6 +28,7 @@ interface Surroundings {
   readonly logger: Logger;
   readonly now: () => number;
   readonly wall: () => number;
+  readonly lookupDeadline: number | undefined;
 }
 
 /** What hashes and mints: with a shared store the same for all replicas, else random and of this process. */
@@ -39,7 +40,8 @@ export function tokenKey({ storeSecret, store }: Config): Buffer {
 const NONE = (): number => 0;
 
 /** @throws {GuardError} `config-invalid` where the client of the store is not installed. */
-export async function openStore(config: Config, { bounds, logger, now, wall }: Surroundings): Promise<Storage> {
+export async function openStore(config: Config, surroundings: Surroundings): Promise<Storage> {
+  const { bounds, logger, now, wall, lookupDeadline } = surroundings;
   const address = config.store === 'memory' ? null : parseStore(config.store);
   if (address === null || config.storeSecret === undefined) {
     const store = new MemoryStore(bounds);
@@ -58,6 +60,7 @@ export async function openStore(config: Config, { bounds, logger, now, wall }: S
     secret: config.storeSecret,
     now,
     wall,
+    ...(lookupDeadline === undefined ? {} : { lookupDeadline }),
     newId: () => randomBytes(9).toString('base64url'),
     proven: (receipt, at) => proveByConnection(receipt, at, undefined) === 'proven',
     health,

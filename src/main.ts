@@ -39,6 +39,8 @@ export interface StartOptions {
   readonly now?: () => number;
   /** The calendar, in ms. */
   readonly wall?: () => number;
+  /** How long a resume waits for a shared store, in ms. Default: 50. */
+  readonly lookupDeadline?: number;
   /** What traces call this program's version. */
   readonly version?: string;
 }
@@ -50,7 +52,13 @@ export async function startProxy(config: Config, options: StartOptions = {}): Pr
   const tokens = createTokens(tokenKey(config));
   const kernel = kernelTables(config.bounds.kernelReading, now);
   const bounds = { ...config.bounds, sessionMemory: config.sessionMemory };
-  const storage = await openStore(config, { bounds, logger, now, wall: options.wall ?? Date.now });
+  const storage = await openStore(config, {
+    bounds,
+    logger,
+    now,
+    wall: options.wall ?? Date.now,
+    lookupDeadline: options.lookupDeadline,
+  });
   const { store } = storage;
   const metrics = createMetrics({
     sessions: () => store.counts.sessions,

@@ -99,6 +99,8 @@ export class Replica {
   /** Of the fields being told: those that are new. Null after `retell`, until all of it is told. */
   #fresh: number | null = 0;
   #retelling = false;
+  /** IDs that the rings dropped untold, since the last changes. */
+  #lost = 0;
 
   constructor(session: Session, options: ReplicaOptions) {
     this.session = session;
@@ -111,7 +113,6 @@ export class Replica {
     const { session, options } = this;
     const set: [string, string][] = [];
     const remove: string[] = [];
-    let lost = 0;
     this.#fresh = this.#retelling ? null : 0;
     this.#retelling = false;
     session.changed = false;
@@ -121,7 +122,7 @@ export class Replica {
     for (const stream of session.streams) {
       if (!stream.changed && !(begun && this.toldOf(stream).published)) continue;
       stream.changed = false;
-      lost += this.#tellStream(stream, moment, set, remove);
+      this.#tellStream(stream, moment, set, remove);
     }
     for (const [stream, told] of this.told) {
       if (session.streams.has(stream)) continue;
@@ -136,6 +137,8 @@ export class Replica {
       if (this.#forgotten === 0) this.#count();
     }
     this.#forgotten = forgotten;
+    const lost = this.#lost;
+    this.#lost = 0;
     return { set, remove, fresh: this.#fresh, lost };
   }
 
@@ -220,9 +223,9 @@ export class Replica {
     return told;
   }
 
-  /** Takes what the ring has got since into the last segment. Returns how many IDs it had dropped by then. */
-  #gather(stream: Stream, told: Told): number {
-    if (stream.mark === told.mark) return 0;
+  /** Takes what the ring has got since into the last segment. Returns whether it had dropped some of that by then. */
+  #gather(stream: Stream, told: Told): boolean {
+    if (stream.mark === told.mark) return false;
     const { ring, mark } = stream;
     const entries = ring.after(told.mark);
     const lost = entries.length === ring.size && ring.drops > 0 ? Math.max(0, mark - told.mark - entries.length) : 0;
@@ -234,10 +237,11 @@ export class Replica {
     // One that claims too much clashes with the others, and a clash proves nothing.
     if (told.runs.length > MOST_RUNS) told.runs.splice(0, 2, [told.runs[0]![0], told.runs[1]![1]]);
     told.mark = mark;
-    return lost;
+    this.#lost += lost;
+    return lost > 0;
   }
 
-  #tellStream(stream: Stream, moment: Moment, set: [string, string][], remove: string[]): number {
+  #tellStream(stream: Stream, moment: Moment, set: [string, string][], remove: string[]): void {
     const { view, bounds } = this.options;
     const told = this.toldOf(stream);
     const lost = this.#gather(stream, told);
@@ -269,7 +273,7 @@ export class Replica {
       }
     }
     const { trail, drops, traces } = stream.ring;
-    const due = retired || lost > 0 || traces !== told.traces || drops - told.drops >= DROPS_PER_TRAIL;
+    const due = retired || lost || traces !== told.traces || drops - told.drops >= DROPS_PER_TRAIL;
     if (trail !== null && due) {
       set.push([`d:${name}`, trail.toText()]);
       if (!told.trailPublished) this.#count();
@@ -277,7 +281,6 @@ export class Replica {
       told.drops = drops;
       told.traces = traces;
     }
-    return lost;
   }
 
   #count(): void {

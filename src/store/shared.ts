@@ -46,6 +46,8 @@ export interface SharedOptions {
   readonly wall: () => number;
   readonly now: () => Millis;
   readonly newId: () => string;
+  /** Instead of {@link LOOKUP_DEADLINE}. */
+  readonly lookupDeadline?: Millis;
   readonly proven: ReplicaOptions['proven'];
   /** Something failed, or works again. */
   readonly health: StoreHealth;
@@ -141,10 +143,10 @@ export class SharedStore implements SessionStore {
   }
 
   async consult(key: SessionKey, how: Joining): Promise<Consulted> {
-    const { now, shelf, health } = this.#options;
+    const { now, shelf, health, lookupDeadline = LOOKUP_DEADLINE } = this.#options;
     if (!this.#readable) return 'failed';
     try {
-      const fields = await within(LOOKUP_DEADLINE, shelf.read(this.#nameOf(key)));
+      const fields = await within(lookupDeadline, shelf.read(this.#nameOf(key)));
       const views = decodeViews(fields);
       if (views.length > 0) {
         const known = this.#memory.recall(key, now());
