@@ -18,6 +18,7 @@ import { jsonScenarios } from './scenarios/json.ts';
 import { lifecycle } from './scenarios/lifecycle.ts';
 import { resumes } from './scenarios/resumes.ts';
 import { slowReader } from './scenarios/slow-reader.ts';
+import { store } from './scenarios/store.ts';
 import { streamScenarios } from './scenarios/streams.ts';
 import { assemble, type Ensemble, type Plan, type Scenario } from './stage.ts';
 import { LEGEND, tableOf, targetTable } from './table.ts';
@@ -33,6 +34,7 @@ const SCENARIOS: readonly Scenario[] = [
   ...insideScenarios,
   lifecycle,
   ...growthScenarios,
+  store,
 ];
 
 interface Wishes {

@@ -13,7 +13,10 @@ import type { Workshop } from './workshop.ts';
 
 export const PROXIES = ['nginx', 'haproxy', 'http-proxy-3', 'bare', 'product'] as const;
 export const SUBJECTS = ['direct', ...PROXIES] as const;
-export type SubjectName = (typeof SUBJECTS)[number];
+/** The product with a shared store, at the URL in `BENCH_STORE`; only where that is what is measured. */
+export const COLUMNS = [...SUBJECTS, 'product-store'] as const;
+export type SubjectName = (typeof COLUMNS)[number];
+type ProxyName = Exclude<SubjectName, 'direct'>;
 
 /** What a quick run leaves out: it is there to say what is out of reach, which changes with Node and undici only. */
 export const QUICK_SUBJECTS: readonly SubjectName[] = SUBJECTS.filter((name) => name !== 'bare');
@@ -106,19 +109,25 @@ const product: Recipe = (port, upstream, _dir, workshop) => ({
   ],
 });
 
-const RECIPES: Readonly<Record<(typeof PROXIES)[number], Recipe>> = {
+const productStore: Recipe = (...all) => {
+  const { command, args } = product(...all);
+  return { command, args: [...args, '--store', process.env['BENCH_STORE'] ?? 'memory'] };
+};
+
+const RECIPES: Readonly<Record<ProxyName, Recipe>> = {
   nginx,
   haproxy,
   'http-proxy-3': httpProxy3,
   bare,
   product,
+  'product-store': productStore,
 };
 
 let started = 0;
 
 /** Starts a proxy without waiting for it. */
 export async function launch(
-  name: (typeof PROXIES)[number],
+  name: ProxyName,
   upstream: number,
   workshop: Workshop,
 ): Promise<{ child: ChildProcess; port: number; log: string }> {

@@ -1,6 +1,6 @@
 /** The figures as text for a terminal, in columns. */
 import { cpuRatioOf, type Ratio, type Row, ratioOf, type Spread, spreadOf, valuesOf } from './figures.ts';
-import { SUBJECTS, type SubjectName } from './proxies.ts';
+import { COLUMNS, type SubjectName } from './proxies.ts';
 import type { Outcome } from './targets.ts';
 
 /** Three significant digits, and no more than a reader can use. */
@@ -36,7 +36,7 @@ const microseconds = (ns: number): string => amount(ns / 1_000);
 
 /** One row of figures as a small table: a line for each subject, its ratios to nginx and to http-proxy-3. */
 export function tableOf(row: Row): string {
-  const present = SUBJECTS.filter((name) => row.figures[name] !== undefined);
+  const present = COLUMNS.filter((name) => row.figures[name] !== undefined);
   const has = (name: SubjectName): boolean => present.includes(name) && present.length > 1;
   const heads = ['', row.unit];
   const cells = new Map<SubjectName, string[]>(

@@ -40,6 +40,37 @@ const x = '×';
 
 export const TARGETS: readonly Target[] = [
   {
+    text: 'one event stream at full speed, with a shared store, to without',
+    row: 'store-events',
+    atLeast: 0.85,
+    unit: x,
+    value: (row) => {
+      const ratio = ratioOf(row, 'product-store', 'product');
+      return ratio === null ? null : { value: ratio.median, contended: ratio.contended };
+    },
+  },
+  {
+    text: 'what asking a shared store adds to a resume, 99th percentile',
+    row: 'store-resume-p99-added',
+    atMost: 3_000,
+    unit: 'µs',
+    value: (row) => {
+      const spread = spreadOf(valuesOf(row, 'product-store'));
+      const figures = row.figures['product-store'] ?? [];
+      return spread === null ? null : { value: spread.median, contended: figures.every(({ contended }) => contended) };
+    },
+  },
+  {
+    text: 'commands to a shared store for an event, one session of 1,000 events/s',
+    row: 'store-operations-1',
+    atMost: 0.05,
+    unit: '',
+    value: (row) => {
+      const spread = spreadOf(valuesOf(row, 'product-store'));
+      return spread === null ? null : { value: spread.median, contended: false };
+    },
+  },
+  {
     text: 'JSON 1 KB, 64 connections, to http-proxy-3',
     row: 'json-1k-64',
     atLeast: 2.2,

@@ -85,8 +85,8 @@ export function absorbViews({ replica, views, alive, moment }: Absorption): void
   absorbEnd(session, others, moment);
   const streams = partsOf(others);
   absorbGeneration(replica, others, streams, moment);
-  const known = [...streams].filter(([id, parts]) => absorbStream({ replica, views, alive, moment }, id, parts));
-  for (const [id, parts] of known) absorbAnswers(replica, replica.byId.get(id)!, parts, moment);
+  const anew = [...streams].filter(([id, parts]) => absorbStream({ replica, views, alive, moment }, id, parts));
+  for (const [id, parts] of anew) absorbAnswers(replica, replica.byId.get(id)!, parts, moment);
   for (const stream of session.streams) doubtAnswers(replica, stream);
   absorbNotes(replica, others, moment);
   session.changed = changed;
@@ -184,13 +184,24 @@ function isEarlier(parts: readonly Part[], session: Session, others: readonly Vi
   return old || begunHere || precedes(at, others, opened.view);
 }
 
-/** Returns whether the stream is known here by now. */
+/** What a part tells, in short: the same means that nothing in it is new. */
+const telling = ({ generation, begunAt }: Session, { facts }: Part): string => `${facts.at} ${generation} ${begunAt}`;
+
+/** Returns whether anything was taken over. */
 function absorbStream({ replica, views, alive, moment }: Absorption, id: StreamId, parts: readonly Part[]): boolean {
   const { session } = replica;
   const others = views.filter((view) => view.id !== replica.options.view);
   const stream = replica.byId.get(id) ?? newStream(replica, id, parts, alive, moment);
   if (stream === null) return false;
+  stream.legsElsewhere = parts.some(({ facts, view }) => facts.legs > 0 && alive(view.session.replica));
   const told = replica.toldOf(stream);
+  if (parts.every((part) => told.heard.get(part.view.id) === telling(session, part))) return false;
+  for (const part of parts) {
+    // A delivery in the future has to be looked at again.
+    const isPast = part.facts.answers.every(({ proven }) => proven === null || proven <= moment.now + moment.shift);
+    if (isPast) told.heard.set(part.view.id, telling(session, part));
+    else told.heard.delete(part.view.id);
+  }
   const earlier = isEarlier(parts, session, others, moment.shift);
   if (earlier && stream.generation === session.generation) stream.generation = (session.generation - 1) as Generation;
   const opened = opening(parts)?.facts.opening;
@@ -208,7 +219,6 @@ function absorbStream({ replica, views, alive, moment }: Absorption, id: StreamI
   absorbTurn(replica, stream, told, parts, moment);
   const latest = Math.max(...parts.map(({ facts }) => facts.at)) - moment.shift;
   stream.idleSince = Math.max(stream.idleSince, Math.min(latest, moment.now));
-  stream.legsElsewhere = parts.some(({ facts, view }) => facts.legs > 0 && alive(view.session.replica));
   return true;
 }
 

@@ -54,6 +54,8 @@ export interface Told {
   readonly runs: Run[];
   /** The last event of each other view that has been taken over. */
   readonly absorbed: Map<ViewId, Position>;
+  /** What each other view last told, and in which generation it was heard. */
+  readonly heard: Map<ViewId, string>;
   turn: Turn;
   /** The events of the last segment, which goes on to change, and which one that is. */
   tail: RingEntry[];
@@ -63,6 +65,8 @@ export interface Told {
   drops: number;
   traces: number;
   proofs: string;
+  /** When it was told last; later each time. */
+  at: Wall;
   /** Somebody can read about it. */
   published: boolean;
   trailPublished: boolean;
@@ -199,6 +203,7 @@ export class Replica {
       mark: 0 as Position,
       runs: [],
       absorbed: new Map(),
+      heard: new Map(),
       turn: {
         epoch: 0,
         floor: 0 as Position,
@@ -214,6 +219,7 @@ export class Replica {
       drops: 0,
       traces: 0,
       proofs: '',
+      at: 0,
       published: false,
       trailPublished: false,
       segmentsPublished: 0,
@@ -250,6 +256,7 @@ export class Replica {
     told.proofs = this.#proofs(stream, moment.now);
     if (!told.published) this.#count();
     told.published = true;
+    told.at = Math.max(Math.round(moment.now + moment.shift), told.at + 1);
     if (this.#mayChange(stream, moment.now)) this.#unsettled.add(stream);
     set.push([`s:${name}`, encodeStream(this.#streamFacts(stream, told, moment))]);
     let retired = false;
@@ -342,7 +349,7 @@ export class Replica {
       turn: told.turn,
       strippedAt: stream.strippedAt === 0 ? 0 : calendar(stream.strippedAt),
       legs: stream.openLegs,
-      at: calendar(now),
+      at: told.at,
     };
   }
 

@@ -88,7 +88,7 @@ export interface StreamFacts {
   readonly strippedAt: Wall;
   /** Exchanges that are open upstream. */
   readonly legs: number;
-  /** When this was written. */
+  /** When this was written; later each time. */
   readonly at: Wall;
 }
 
@@ -251,15 +251,15 @@ function decodeNotes(text: string): NoteFacts[] {
 
 /**
  * All views in the fields of a session. A stream whose facts are missing, or a view without its session, is nobody's:
- * it is left out.
+ * it is left out, and so is the view `except`.
  *
  * @throws what `JSON.parse` and its like throw at a field that nobody of ours wrote.
  */
-export function decodeViews(fields: Readonly<Record<string, string>>): View[] {
+export function decodeViews(fields: Readonly<Record<string, string>>, except?: ViewId): View[] {
   const views = new Map<ViewId, { -readonly [K in keyof View]: View[K] } & { streams: Map<StreamId, StreamView> }>();
   const names = Object.keys(fields).map((name) => [name, name.split(':')] as const);
   for (const [name, [form, id]] of names) {
-    if (form !== 'v' || id === undefined) continue;
+    if (form !== 'v' || id === undefined || id === except) continue;
     views.set(id, { id, session: decodeSession(fields[name]!), streams: new Map(), notes: [], forgotten: null });
   }
   for (const [name, [form, id = '', stream = '']] of names) {

@@ -147,9 +147,9 @@ export class SharedStore implements SessionStore {
     if (!this.#readable) return 'failed';
     try {
       const fields = await within(lookupDeadline, shelf.read(this.#nameOf(key)));
-      const views = decodeViews(fields);
+      const known = this.#memory.recall(key, now());
+      const views = decodeViews(fields, known === null ? undefined : this.#entryOf(key, known).replica.options.view);
       if (views.length > 0) {
-        const known = this.#memory.recall(key, now());
         const session = known ?? this.learn(key, { anonymous: how.anonymous, upstream: await how.upstream() }, now());
         const { replica } = this.#entryOf(key, session);
         replica.absorb(views, (name) => this.#isAlive(name), this.#moment());

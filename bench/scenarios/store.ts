@@ -1,0 +1,169 @@
+/** What a shared store costs: the product with one beside itself without, and what arrives at Redis. */
+import { request } from 'node:http';
+import { createClient } from 'redis';
+import { type Figure, plain, type Row } from '../figures.ts';
+import { initialize, post, sink } from '../load.ts';
+import { accepting, freePort, pause, start, stop } from '../processes.ts';
+import type { Subject } from '../proxies.ts';
+import { alternate, byName, CpuWatch, type Scenario, type Stage, warmUp, withSubjects } from '../stage.ts';
+
+/** Commands that carry what is told and asked, and not what a connection says of itself. */
+const COUNTED = /^cmdstat_(hset|hdel|hgetall|pexpire):calls=(\d+)/gm;
+const RESUMES = 1_000;
+const STREAMS = 50;
+const RATE = 20;
+
+/** A Redis on the core of the load, for as long as `use` takes. */
+async function withRedis<T>({ workshop }: Stage, use: (redis: Redis) => Promise<T>): Promise<T> {
+  const port = await freePort();
+  const args = [
+    '--port',
+    String(port),
+    '--bind',
+    '127.0.0.1',
+    '--save',
+    '',
+    '--appendonly',
+    'no',
+    '--dir',
+    workshop.dir,
+  ];
+  const child = start('redis-server', args, { core: 'load', stdio: ['ignore', 'ignore', 'inherit'] });
+  await accepting(port, child);
+  process.env['BENCH_STORE'] = `redis://127.0.0.1:${port}/0`;
+  process.env['MCP_RESUME_GUARD_STORE_SECRET'] = 'a-secret-of-the-benchmark';
+  const client = createClient({ socket: { host: '127.0.0.1', port } });
+  await client.connect();
+  try {
+    return await use({
+      async commands() {
+        const text = await client.info('commandstats');
+        return [...text.matchAll(COUNTED)].reduce((sum, [, , calls]) => sum + Number(calls), 0);
+      },
+      async bytes() {
+        const [, used = ''] = /^used_memory:(\d+)/m.exec(await client.info('memory')) ?? [];
+        return Number(used);
+      },
+    });
+  } finally {
+    client.destroy();
+    await stop(child);
+  }
+}
+
+interface Redis {
+  /** So far. */
+  commands(): Promise<number>;
+  bytes(): Promise<number>;
+}
+
+/** Resumes of finished requests, one after the other on one connection; how long each took, in µs, sorted. */
+async function resumeTimes(port: number, session: string, cursors: readonly string[]): Promise<number[]> {
+  const times: number[] = [];
+  for (const cursor of cursors) {
+    const from = process.hrtime.bigint();
+    await get(port, session, cursor);
+    times.push(Number(process.hrtime.bigint() - from) / 1e3);
+  }
+  return times.sort((a, b) => a - b);
+}
+
+function get(port: number, session: string, cursor: string): Promise<void> {
+  const headers = { Accept: 'text/event-stream', 'Mcp-Session-Id': session, 'Last-Event-ID': cursor };
+  return new Promise((resolve, reject) => {
+    const sent = request({ host: '127.0.0.1', port, path: '/mcp?do=none', headers }, (response) => {
+      response.resume();
+      response.on('end', resolve);
+      response.on('error', reject);
+    });
+    sent.on('error', reject);
+    sent.end();
+  });
+}
+
+async function events(stage: Stage, subjects: readonly Subject[]): Promise<Row> {
+  const { rounds, window } = stage.plan;
+  const eventsPerSecond = async (subject: Subject, ms: number): Promise<Figure> => {
+    const cpu = new CpuWatch(subject);
+    const target = `/mcp?do=sse&ms=${ms}&batch=1`;
+    const { events: count = 0, elapsed = 0 } = await sink(stage.workshop, 'drain', subject.port, target);
+    return cpu.figure((count / elapsed) * 1e9, count);
+  };
+  for (const { port } of subjects) await initialize(port, 'bench-0');
+  await warmUp(stage, subjects, 'full speed', eventsPerSecond);
+  const figures = byName(await alternate(subjects, rounds, (subject) => eventsPerSecond(subject, window)));
+  const title = 'one event stream at full speed, with a shared store and without';
+  return { name: 'store-events', title, unit: 'events/s', better: 'more', each: 'event', figures, notes: [] };
+}
+
+/** Sessions of a hundred requests, each with a cursor that is stripped once or twice. */
+async function resumes(stage: Stage, subjects: readonly Subject[]): Promise<Row[]> {
+  const cursors = Array.from({ length: 100 }, (_, n) => `store-${n}-3`);
+  for (const { port } of subjects) {
+    await initialize(port, 'store');
+    for (let n = 0; n < 100; n += 1) await post(port, `/mcp?do=call&tag=store-${n}`, 'store');
+  }
+  await pause(500);
+  let turn = 0;
+  const results = await alternate(subjects, stage.plan.rounds, async (subject) => {
+    const wanted = Array.from({ length: RESUMES / stage.plan.rounds }, () => cursors[(turn += 1) % cursors.length]!);
+    const times = await resumeTimes(subject.port, 'store', wanted);
+    const at = (share: number): Figure => plain(times[Math.floor(share * (times.length - 1))]!);
+    return { p50: at(0.5), p99: at(0.99) };
+  });
+  const row = (quantile: 'p50' | 'p99', added: boolean): Row => {
+    const figures = byName(
+      new Map([...results].map(([subject, list]) => [subject, list.map((both) => both[quantile])])),
+    );
+    const title = `a resume in a session of 100 requests, ${quantile}`;
+    const common = { unit: 'µs', better: 'less', each: null, notes: [] } as const;
+    if (!added) return { name: `store-resume-${quantile}`, title, figures, ...common };
+    const without = figures.product ?? [];
+    const more = (figures['product-store'] ?? []).map(({ value }, i) => plain(value - (without[i]?.value ?? 0)));
+    return {
+      name: `store-resume-${quantile}-added`,
+      title: `${title}, added`,
+      figures: { 'product-store': more },
+      ...common,
+    };
+  };
+  return [row('p50', false), row('p99', false), row('p50', true), row('p99', true)];
+}
+
+/** A thousand events a second, in one session or spread over several. */
+async function operations(stage: Stage, { port }: Subject, redis: Redis, sessions: number): Promise<Row> {
+  const ms = stage.plan.quick ? 2_000 : 10_000;
+  const names = Array.from({ length: sessions }, (_, n) => `many-${sessions}-${n}`);
+  for (const name of names) await initialize(port, name);
+  await pause(300);
+  const [before, bytes] = [await redis.commands(), await redis.bytes()];
+  const target = `/mcp?do=timed&hz=${RATE}&gate=${STREAMS}&ms=${ms}`;
+  await Promise.all(Array.from({ length: STREAMS }, (_, n) => post(port, target, names[n % sessions]!)));
+  await pause(300);
+  const count = (STREAMS * RATE * ms) / 1_000;
+  const figure = plain(((await redis.commands()) - before) / count);
+  const memory = Math.round(((await redis.bytes()) - bytes) / count);
+  return {
+    name: `store-operations-${sessions}`,
+    title: `commands to Redis for an event, 1,000 events/s in ${sessions} session${sessions === 1 ? '' : 's'}`,
+    unit: '',
+    better: 'less',
+    each: null,
+    figures: { 'product-store': [figure] },
+    notes: [`about ${memory} bytes in Redis for an event`],
+  };
+}
+
+export const store: Scenario = {
+  name: 'store',
+  about: 'what a shared store costs, beside the product without one (needs redis-server)',
+  run: (stage) =>
+    withRedis(stage, (redis) =>
+      withSubjects(stage, ['product', 'product-store'], async (subjects) => {
+        const rows = [await events(stage, subjects), ...(await resumes(stage, subjects))];
+        const [, shared] = subjects;
+        for (const sessions of [1, 5, 50]) rows.push(await operations(stage, shared!, redis, sessions));
+        return rows;
+      }),
+    ),
+};
