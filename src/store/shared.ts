@@ -15,7 +15,7 @@ import { createHmac } from 'node:crypto';
 import type { Session, UpstreamIdentity } from '../core/ledger.ts';
 import { type Moment, Replica, type ReplicaOptions } from '../core/replica.ts';
 import type { Millis } from '../core/terms.ts';
-import { decodeViews } from '../core/view.ts';
+import { decodeViews, type View, type Wall } from '../core/view.ts';
 import { MemoryStore } from './memory.ts';
 import type { Consulted, Joining, MemoryBounds, SessionKey, SessionStore, StoreCounts } from './store.ts';
 
@@ -153,6 +153,7 @@ export class SharedStore implements SessionStore {
         const session = known ?? this.learn(key, { anonymous: how.anonymous, upstream: await how.upstream() }, now());
         const { replica } = this.#entryOf(key, session);
         replica.absorb(views, (name) => this.#isAlive(name), this.#moment());
+        this.#clearAway(key, fields, views);
       }
     } catch (error) {
       health.failed(error as Error);
@@ -346,6 +347,17 @@ export class SharedStore implements SessionStore {
     return writes;
   }
 
+  /** Views of the dead that nobody can use any more: a session that is always in use never expires with them. */
+  #clearAway(key: SessionKey, fields: Readonly<Record<string, string>>, views: readonly View[]): void {
+    const { now, shift } = this.#moment();
+    const oldest = now + shift - 2 * this.#options.bounds.openStreamMemory;
+    const useless = views.filter((view) => lastWordOf(view) < oldest && !this.#isAlive(view.session.replica));
+    if (useless.length === 0) return;
+    const ids = new Set(useless.map(({ id }) => id));
+    const remove = Object.keys(fields).filter((field) => ids.has(field.split(':')[1] ?? ''));
+    void this.#options.shelf.write([{ key: this.#nameOf(key), set: [], remove, expire: null }]).catch(() => {});
+  }
+
   // Who else is there.
 
   #isAlive(name: string): boolean {
@@ -376,6 +388,11 @@ export class SharedStore implements SessionStore {
     if (dead.length > 0) this.#gapsUntil = now + this.#options.bounds.sessionMemory;
     return dead;
   }
+}
+
+function lastWordOf({ session, streams }: View): Wall {
+  const told = [...streams.values()].map(({ facts }) => facts.at);
+  return Math.max(session.acceptedAt ?? 0, session.begunAt ?? 0, session.endedAt ?? 0, ...told);
 }
 
 /** Rejects after `ms`; what the promise comes to then is nobody's business. */

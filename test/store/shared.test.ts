@@ -226,3 +226,17 @@ test('after five beats in a row that failed the connection is made anew', async 
   await hand.store.beat();
   assert.equal(shelf.reopened, 1);
 });
+
+test('views of the dead are cleared away once nobody can use them, where the session lives on', async () => {
+  const shelf = new MemoryShelf();
+  const [a, b] = [new HandStore(shelf), new HandStore(shelf)];
+  events(a, 's', 'e1');
+  await a.store.flush();
+  b.now += 2 * STORE_BOUNDS.openStreamMemory;
+  await b.consult('s');
+  const fields = (): number => [...shelf.keys.values()][0]?.size ?? 0;
+  assert.equal(fields(), 3);
+  b.now += 1;
+  await b.consult('s');
+  assert.equal(fields(), 0);
+});

@@ -2,8 +2,9 @@
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { makeAuthority } from '../support/authority.ts';
 import { block, priming, result } from '../support/messages.ts';
-import { startCluster, startSentinel } from '../support/redis.ts';
+import { freePort, startCluster, startRedis, startSentinel } from '../support/redis.ts';
 import { type ReplicaGuard, startReplicas } from '../support/replicas.ts';
 import { cutPost, fateOf, finishedPost, openSession } from '../support/session.ts';
 import { eventually } from '../support/waiting.ts';
@@ -63,4 +64,20 @@ test('Sentinels: the replica takes over from a master that was killed', async (t
   assert.equal(await fate(a, 's-1', 'f1'), 'forwarded f1');
   await shares(a, b, 's-1', 'g1');
   await shares(b, a, 's-1', 'h1');
+});
+
+test('TLS: a store whose authority is trusted is used, and another one is not', async (t) => {
+  const [authority, another] = [await makeAuthority(t), await makeAuthority(t, 'another authority')];
+  const { cert, key } = await authority.issue('redis', 'IP:127.0.0.1');
+  const port = await freePort();
+  const files = ['--tls-cert-file', cert, '--tls-key-file', key, '--tls-ca-cert-file', authority.ca];
+  await startRedis(t, ['--tls-port', String(port), ...files, '--tls-auth-clients', 'no']);
+  const replicas = await startReplicas(t, `rediss://127.0.0.1:${port}/0`);
+  const trusting = { storeCa: authority.ca };
+  const [a, b] = [await replicas.start(trusting), await replicas.start(trusting)];
+  await openSession(a.client, a.upstream, 's-1');
+  await shares(a, b, 's-1', 'e1');
+  const stranger = await replicas.start({ storeCa: another.ca });
+  assert.ok((await stranger.metric('store_errors_total')) > 0, 'it trusts another authority');
+  assert.equal(await fate(stranger, 's-1', 'e1'), 'forwarded e1');
 });
