@@ -4,7 +4,7 @@ import { createClient } from 'redis';
 import { type Figure, plain, type Row } from '../figures.ts';
 import { initialize, post, sink } from '../load.ts';
 import { accepting, freePort, pause, start, stop } from '../processes.ts';
-import type { Subject } from '../proxies.ts';
+import { type Subject, startSubject } from '../proxies.ts';
 import { alternate, byName, CpuWatch, type Scenario, type Stage, warmUp, withSubjects } from '../stage.ts';
 
 /** Commands that carry what is told and asked, and not what a connection says of itself. */
@@ -96,18 +96,19 @@ async function events(stage: Stage, subjects: readonly Subject[]): Promise<Row> 
   return { name: 'store-events', title, unit: 'events/s', better: 'more', each: 'event', figures, notes: [] };
 }
 
-/** Sessions of a hundred requests, each with a cursor that is stripped once or twice. */
-async function resumes(stage: Stage, subjects: readonly Subject[]): Promise<Row[]> {
-  const cursors = Array.from({ length: 100 }, (_, n) => `store-${n}-3`);
-  for (const { port } of subjects) {
-    await initialize(port, 'store');
-    for (let n = 0; n < 100; n += 1) await post(port, `/mcp?do=call&tag=store-${n}`, 'store');
+/** A session of some requests, which passed at `other` where the store is shared: all of it has to be asked for. */
+async function resumes(stage: Stage, subjects: readonly Subject[], other: Subject, requests: number): Promise<Row[]> {
+  const session = `store-${requests}`;
+  const cursors = Array.from({ length: requests }, (_, n) => `${session}-${n}-3`);
+  for (const { port } of subjects.map((subject) => (subject.name === 'product' ? subject : other))) {
+    await initialize(port, session);
+    for (let n = 0; n < requests; n += 1) await post(port, `/mcp?do=call&tag=${session}-${n}`, session);
   }
   await pause(500);
   let turn = 0;
   const results = await alternate(subjects, stage.plan.rounds, async (subject) => {
     const wanted = Array.from({ length: RESUMES / stage.plan.rounds }, () => cursors[(turn += 1) % cursors.length]!);
-    const times = await resumeTimes(subject.port, 'store', wanted);
+    const times = await resumeTimes(subject.port, session, wanted);
     const at = (share: number): Figure => plain(times[Math.floor(share * (times.length - 1))]!);
     return { p50: at(0.5), p99: at(0.99) };
   });
@@ -115,13 +116,13 @@ async function resumes(stage: Stage, subjects: readonly Subject[]): Promise<Row[
     const figures = byName(
       new Map([...results].map(([subject, list]) => [subject, list.map((both) => both[quantile])])),
     );
-    const title = `a resume in a session of 100 requests, ${quantile}`;
+    const title = `a resume in a session of ${requests} requests, ${quantile}`;
     const common = { unit: 'µs', better: 'less', each: null, notes: [] } as const;
-    if (!added) return { name: `store-resume-${quantile}`, title, figures, ...common };
+    if (!added) return { name: `store-resume-${requests}-${quantile}`, title, figures, ...common };
     const without = figures.product ?? [];
     const more = (figures['product-store'] ?? []).map(({ value }, i) => plain(value - (without[i]?.value ?? 0)));
     return {
-      name: `store-resume-${quantile}-added`,
+      name: `store-resume-${requests}-${quantile}-added`,
       title: `${title}, added`,
       figures: { 'product-store': more },
       ...common,
@@ -159,8 +160,11 @@ export const store: Scenario = {
   about: 'what a shared store costs, beside the product without one (needs redis-server)',
   run: (stage) =>
     withRedis(stage, (redis) =>
-      withSubjects(stage, ['product', 'product-store'], async (subjects) => {
-        const rows = [await events(stage, subjects), ...(await resumes(stage, subjects))];
+      withSubjects(stage, ['product', 'product-store'], async (subjects, upstream) => {
+        const rows = [await events(stage, subjects)];
+        const other = await startSubject('product-store', upstream, stage.workshop);
+        for (const requests of [10, 100]) rows.push(...(await resumes(stage, subjects, other, requests)));
+        await other.stop();
         const [, shared] = subjects;
         for (const sessions of [1, 5, 50]) rows.push(await operations(stage, shared!, redis, sessions));
         return rows;

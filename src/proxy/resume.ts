@@ -2,7 +2,7 @@
  * A resume, from its fields to a verdict: read the cursor, look whether upstream is still the one that minted it, ask
  * the ledger, ask the kernel where that makes a difference, decide.
  */
-import { decide, type RuleName, type Verdict } from '../core/decide.ts';
+import { decide, type Verdict } from '../core/decide.ts';
 import type { Fields } from '../core/fields.ts';
 import { isAnonymous } from '../core/learning.ts';
 import { beginGeneration, forgetExpired, restartedBetween, type Session } from '../core/ledger.ts';
@@ -41,30 +41,22 @@ export async function decideResume(
   key: SessionKey | null,
   forwarded: boolean,
 ): Promise<Resume> {
-  const { store, now } = room;
   const request = readResumeRequest(room.tokens, fields, forwarded);
-  const asks = key !== null && asksLedger(request);
-  let consulted: Consulted = asks ? await consult(room, key) : 'own';
-  let resume = await judge(room, request, key, consulted);
-  if (
-    asks &&
-    consulted === 'whole' &&
-    REFUSED_UNRECORDED.has(resume.verdict.rule) &&
-    resume.verdict.action === 'refuse'
-  ) {
-    // What passed at another replica a moment ago may be on its way.
-    await store.settled();
-    consulted = await consult(room, key);
-    resume = await judge(room, request, key, consulted);
-  }
+  if (key === null || !asksLedger(request)) return judge(room, request, key, 'own');
+  const consulted = await consult(room, key);
   if (consulted === 'failed' && room.storeFailure === 'refuse' && room.route.mode === 'enforce') {
     throw new GuardError('store-unavailable');
   }
-  if (resume.session !== null) noteVerdict(resume.session, resume.resolution, resume.verdict, now());
-  return resume;
+  const resume = await judge(room, request, key, consulted);
+  if (consulted !== 'whole' || !isUnrecordedRefusal(resume.verdict)) return resume;
+  // What passed at another replica a moment ago may be on its way.
+  await room.store.settled();
+  return judge(room, request, key, await consult(room, key));
 }
 
-const REFUSED_UNRECORDED: ReadonlySet<RuleName> = new Set(['cursor-unrecorded', 'session-unrecorded']);
+function isUnrecordedRefusal({ rule, action }: Verdict): boolean {
+  return action === 'refuse' && (rule === 'cursor-unrecorded' || rule === 'session-unrecorded');
+}
 
 /** The rules before those that need the ledger do not fit. */
 function asksLedger(request: ResumeRequest): boolean {
@@ -76,7 +68,7 @@ function consult({ store, upstream }: RouteRoom, key: SessionKey): Promise<Consu
   return store.consult(key, { anonymous: isAnonymous(key), upstream: () => upstream.identify() });
 }
 
-/** `consulted`: what the ledger holds beside what passed here. */
+/** Decides, and writes it down. `consulted`: what the ledger holds beside what passed here. */
 async function judge(
   room: RouteRoom,
   request: ResumeRequest,
@@ -107,6 +99,8 @@ async function judge(
     }
   }
   const verdict = decide(resolution.facts);
+  // Nobody else may decide in between: of many that ask at once one is the probe.
+  if (session !== null) noteVerdict(session, resolution, verdict, now());
   return { verdict, resolution, session, cursor: resolution.cursor, kernelOf };
 }
 

@@ -73,6 +73,8 @@ const REOPEN_AFTER = 5;
 const BEATS_LIFETIME: Millis = 3_600_000;
 /** The most sessions in one batch. */
 const BATCH = 1_000;
+/** The most characters in one batch, more or less: what is put together at once keeps bytes waiting. */
+const BATCH_SIZE = 262_144;
 /** The clocks may drift apart by so much before the difference is taken anew. */
 const DRIFT = 50;
 const VERSION = 1;
@@ -237,14 +239,19 @@ export class SharedStore implements SessionStore {
     const writes: Write[] = [];
     const told: { entry: Entry; fresh: number | null }[] = [];
     let lost = 0;
-    for (const entry of this.#entries.values()) {
+    let size = 0;
+    for (const [key, entry] of this.#entries) {
       if (!entry.replica.session.changed) continue;
-      if (writes.length === BATCH) break;
+      if (writes.length === BATCH || size > BATCH_SIZE) break;
+      // The next batch begins with those that this one leaves out.
+      this.#entries.delete(key);
+      this.#entries.set(key, entry);
       const changes = entry.replica.changes(moment);
       lost += changes.lost;
       const expire = this.#expiryOf(entry, moment.now);
       if (changes.set.length + changes.remove.length === 0 && expire === null) continue;
       writes.push({ key: entry.name, set: changes.set, remove: changes.remove, expire });
+      for (const [, value] of changes.set) size += value.length;
       told.push({ entry, fresh: changes.fresh });
     }
     if (lost > 0) this.#lose(lost);

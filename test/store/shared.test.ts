@@ -240,3 +240,17 @@ test('views of the dead are cleared away once nobody can use them, where the ses
   await b.consult('s');
   assert.equal(fields(), 0);
 });
+
+test('a batch is bounded, and the next one begins with what it left out', async () => {
+  const shelf = new MemoryShelf();
+  const hand = new HandStore(shelf);
+  const ids = Array.from({ length: 1_000 }, (_, n) => `e${n}`);
+  for (let n = 0; n < 20; n += 1) events(hand, `s${n}`, ...ids);
+  await hand.store.flush();
+  const first = shelf.writes.length;
+  assert.ok(first > 5 && first < 20, `${first} of 20 sessions`);
+  for (let n = 0; n < first; n += 1) events(hand, `s${n}`, ...ids);
+  await hand.store.flush();
+  const names = new Set(shelf.writes.map(({ key: name }) => name));
+  assert.equal(names.size, Math.min(20, 2 * first));
+});
