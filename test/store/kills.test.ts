@@ -12,7 +12,7 @@ import { SECRET } from '../support/replicas.ts';
 import { pause } from '../support/waiting.ts';
 
 /** How long before, and how long after each death, in ms. */
-const BETWEEN = 1_200;
+const BETWEEN = 800;
 
 /** Two replicas as processes under load, while `deaths` runs. */
 async function under(

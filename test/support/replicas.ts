@@ -55,7 +55,7 @@ export async function startReplicas(t: TestContext, store: string, common: Confi
         upstream: { url: `${upstream.url}/mcp`, ...common.upstream, ...file.upstream },
       });
       // A busy machine is no failure of the store, unless that is what the test is about.
-      const proxy = await startProxy(config, { logger, lookupDeadline: 2_000, ...options });
+      const proxy = await startProxy(config, { logger, lookupDeadline: 1_000, ...options });
       const client = createClient(proxy.url);
       const admin = async (page: string): Promise<string> => (await fetch(new URL(page, proxy.adminUrl ?? ''))).text();
       const metric: ReplicaGuard['metric'] = async (name, labels = '') => {

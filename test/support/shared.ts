@@ -29,6 +29,7 @@ export class HandStore {
       wall: () => this.now + 7_000_000,
       now: () => this.now,
       newId: () => `id${++ids}`,
+      lookupDeadline: 2_000,
       proven: (receipt, now) => proveByConnection(receipt, now, undefined) === 'proven',
       health: {
         failed: (error) => void this.failures.push(error),
