@@ -239,7 +239,11 @@ function newStream(
   const latest = Math.max(...parts.map(({ facts }) => facts.at)) - shift;
   const running = parts.some(({ facts, view }) => facts.legs > 0 && alive(view.session.replica));
   if (!running && now - latest >= (finished ? bounds.finishedStreamMemory : bounds.openStreamMemory)) {
-    session.elsewhere = { ...session.elsewhere, gaps: true };
+    const proven = new Set(
+      parts.flatMap(({ facts }) => facts.answers.flatMap((answer) => (answer.proven === null ? [] : answer.request))),
+    );
+    const sure = finished && opened.requests.every((request) => proven.has(request));
+    session.elsewhere = { ...session.elsewhere, gaps: true, ...(sure ? {} : { forgotten: traceOf(session, parts) }) };
     return null;
   }
   // Nobody knows what its POST held, where only others that resumed it tell of it: then it never finishes.
@@ -248,6 +252,16 @@ function newStream(
   stream.changed = false;
   replica.know(stream, id, false);
   return stream;
+}
+
+/** As where one is forgotten here: what may have been an ID of this stream is nobody else's alone. */
+function traceOf({ elsewhere }: Session, parts: readonly Part[]): KeyFilter {
+  const trace = elsewhere.forgotten ?? new KeyFilter();
+  for (const { events, trail } of parts) {
+    for (const { key } of events) trace.add(key);
+    if (trail !== null) trace.merge(trail);
+  }
+  return trace;
 }
 
 function absorbEvents(stream: Stream, told: Told, parts: readonly Part[]): void {

@@ -140,6 +140,7 @@ export class Replica {
       set.push([`f:${options.view}`, session.forgotten.whole().toText()]);
       if (this.#forgotten === 0) this.#count();
     }
+    if (forgotten === 0 && this.#forgotten !== 0) remove.push(`f:${options.view}`);
     this.#forgotten = forgotten;
     const lost = this.#lost;
     this.#lost = 0;

@@ -339,6 +339,28 @@ describe('what is unclear', () => {
     assert.equal(b.verdict('e1'), 'forward cursor-unrecorded');
   });
 
+  test('a stream of a dead replica that is too old to be taken over leaves its trace', () => {
+    const a = new Told();
+    a.unanswered(1, 'e1');
+    const b = a.tell().other();
+    b.after(3_600_000).answered(2, 'f1', 'e1');
+    assert.equal(b.verdict('e1'), 'strip finished');
+    assert.equal(b.hear().verdict('e1'), 'forward cursor-unrecorded');
+    assert.equal(isComplete(b.session), false);
+  });
+
+  test('what was forgotten in an earlier generation is no longer told of', () => {
+    const a = new Told();
+    a.unanswered(1, 'e1');
+    a.tell();
+    a.after(3_600_000).resume('x');
+    a.tell();
+    assert.ok(a.fields.has(`f:${a.view}`), 'told');
+    beginGeneration(a.session, NO_IDENTITY);
+    a.tell();
+    assert.ok(!a.fields.has(`f:${a.view}`), 'and taken back');
+  });
+
   test('a field that is none of ours is an error, and changes nothing that is half done into a claim', () => {
     const a = new Told();
     a.answered(1, 'e1', 'e2');
