@@ -486,6 +486,9 @@ function newcomer(fields: Fields, now: number): Told {
   return told;
 }
 
+/** One seed by default, so that a run means the same everywhere; another one by MODEL_SEED. */
+const SEED = Number(process.env['MODEL_SEED'] ?? 20_261_130);
+
 describe('in any order and any number', () => {
   const program = fc.array(step, { minLength: 5, maxLength: 60 });
 
@@ -499,7 +502,7 @@ describe('in any order and any number', () => {
         })[0]!;
         assert.deepEqual(picture(newcomer(fields, now).hear([], shuffled)), picture(newcomer(fields, now).hear()));
       }),
-      { numRuns: 300 },
+      { numRuns: 300, seed: SEED },
     );
   });
 
@@ -511,7 +514,7 @@ describe('in any order and any number', () => {
         const before = picture(told);
         assert.deepEqual(picture(told.hear().hear()), before);
       }),
-      { numRuns: 300 },
+      { numRuns: 300, seed: SEED },
     );
   });
 
@@ -530,7 +533,7 @@ describe('in any order and any number', () => {
         // Which parts came first shows in nothing once all have come.
         assert.deepEqual(picture(told.hear()), picture(newcomer(fields, now).hear()));
       }),
-      { numRuns: 300 },
+      { numRuns: 300, seed: SEED },
     );
   });
 
@@ -547,7 +550,7 @@ describe('in any order and any number', () => {
         }
         assert.deepEqual(picture(newcomer(replica.fields, replica.now).hear()), before);
       }),
-      { numRuns: 300 },
+      { numRuns: 300, seed: SEED },
     );
   });
 });
