@@ -55,7 +55,7 @@ export interface OpenedStream {
   readonly ordinal: number;
   readonly kind: StreamKindLabel;
   /** Keyed hash. */
-  readonly session: () => string | null;
+  session(): string | null;
 }
 
 /** Where the proxy tells what happens as it happens. Every call is cheap; nothing is returned. */

@@ -16,6 +16,7 @@ import { KeyFilter } from './event-ring.ts';
 import {
   type Answer,
   approve,
+  forgetNotes,
   NOTHING_ELSEWHERE,
   noteOf,
   openedIn,
@@ -23,6 +24,7 @@ import {
   REQUEST_BYTES,
   type Session,
   type Stream,
+  setRequest,
 } from './ledger.ts';
 import type { Probe } from './replay.ts';
 import type { Moment, Replica, Told } from './replica.ts';
@@ -163,7 +165,7 @@ function absorbGeneration(
     session.generation = next as Generation;
   }
   if (begins) {
-    session.notes.clear();
+    forgetNotes(session);
     notes.clear();
   }
   const begunAt = Math.max(...others.map((view) => view.session.begunAt ?? 0)) - shift;
@@ -209,7 +211,7 @@ function absorbStream({ replica, views, alive, moment }: Absorption, id: StreamI
     stream.untracked = opened.untracked;
     for (const request of opened.requests) {
       if (stream.requests.has(request)) continue;
-      stream.requests.set(request, null);
+      setRequest(stream, request, null);
       session.bytes += REQUEST_BYTES;
     }
   }
@@ -326,7 +328,7 @@ function absorbAnswers(replica: Replica, stream: Stream, parts: readonly Part[],
   }
   for (const [request, facts] of told) {
     const known = stream.requests.get(request) ?? null;
-    stream.requests.set(request, mergeAnswers(replica, stream, known, facts, { now, shift }));
+    setRequest(stream, request, mergeAnswers(replica, stream, known, facts, { now, shift }));
   }
 }
 
@@ -386,7 +388,7 @@ function doubtAnswers({ session, told }: Replica, stream: Stream): void {
     for (const other of session.streams) {
       if (other === stream || !other.requests.has(request)) continue;
       if (told.get(stream)?.opened && told.get(other)?.opened) continue;
-      stream.requests.set(request, null);
+      setRequest(stream, request, null);
     }
   }
 }

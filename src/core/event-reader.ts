@@ -21,12 +21,16 @@ export interface ReaderListener {
 const LINE_FEED = Uint8Array.of(0x0a);
 const NO_ANSWERS: readonly ResponseHead[] = [];
 
+/** Not in the middle of an event: whoever begins one takes it, so that thousands of quiet streams have none. */
+let spare: MessageScanner | null = null;
+
 export class EventReader implements BlockSink {
   readonly #session: Session;
   readonly #leg: Leg;
   readonly #listener: ReaderListener;
   readonly #scanner: SseScanner;
-  readonly #messages = new MessageScanner('responses');
+  /** While an event with data is being read. */
+  #messages: MessageScanner | null = null;
 
   constructor(session: Session, leg: Leg, seed: number, listener: ReaderListener) {
     this.#session = session;
@@ -54,21 +58,31 @@ export class EventReader implements BlockSink {
   }
 
   data(bytes: Uint8Array, start: number, end: number): void {
+    this.#messages ??= takeScanner();
     this.#messages.push(bytes, start, end);
   }
 
   dataBreak(): void {
-    this.#messages.push(LINE_FEED, 0, 1);
+    this.data(LINE_FEED, 0, 1);
   }
 
   block(block: Block, end: number): void {
     let answers = NO_ANSWERS;
-    if (block.hasData) {
-      if (block.isMessage) answers = this.#messages.end().responses;
-      else this.#messages.reset();
+    const messages = this.#messages;
+    if (messages !== null) {
+      if (block.isMessage) answers = messages.end().responses;
+      else messages.reset();
+      this.#messages = null;
+      spare = messages;
     }
     if (this.#listener.block(block, answers, end) || !block.isEvent) return;
     recordEvent(this.#session, this.#leg, block, answers);
     this.#listener.recorded(1, answers);
   }
+}
+
+function takeScanner(): MessageScanner {
+  const scanner = spare ?? new MessageScanner('responses');
+  spare = null;
+  return scanner;
 }

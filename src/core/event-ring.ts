@@ -78,8 +78,8 @@ export interface RingEntry {
 
 export class EventRing {
   readonly #capacity: number;
-  readonly #keys: EventKey[] = [];
-  readonly #places: number[] = [];
+  #keys: EventKey[] = [];
+  #places: number[] = [];
   #oldest = 0;
   #dropped: KeyFilter | null = null;
   /** IDs that had to make room so far. */
@@ -103,6 +103,12 @@ export class EventRing {
   /** True where an older ID had to make room. */
   add(key: EventKey, position: Position, length: number): boolean {
     const place = position * LENGTH_RANGE + Math.min(length, LENGTH_RANGE - 1);
+    if (this.#keys.length === 0) {
+      // Many a stream never has a second one, and a list that grows makes room for seventeen.
+      this.#keys = [key];
+      this.#places = [place];
+      return false;
+    }
     if (this.#keys.length < this.#capacity) {
       this.#keys.push(key);
       this.#places.push(place);

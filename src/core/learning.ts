@@ -44,12 +44,14 @@ export function isAnonymous(key: string): boolean {
   return key.split('\n', 2)[1] === '';
 }
 
+/** Values of `instanceField` that one session may go through. */
+const MOST_INSTANCES = 64;
+
 export class Learning {
   readonly #room: LearningRoom;
   readonly #method: string;
   readonly #fields: Fields;
   readonly #address: string;
-  readonly #learnt: (session: Session) => void;
   /** The session the exchange belongs to, once upstream has said so. */
   session: Session | null = null;
   /** Its ID: the request's, or for `initialize` the response's. */
@@ -65,16 +67,9 @@ export class Learning {
   /** Reads a JSON body that has to be understood. */
   #body: MessageScanner | null = null;
 
-  /** `address`: what tells callers without credentials and sessions apart. `learnt`: a new session is known by its ID. */
-  constructor(
-    room: LearningRoom,
-    method: string,
-    fields: Fields,
-    address: string,
-    learnt: (session: Session) => void = () => {},
-  ) {
+  /** `address`: what tells callers without credentials and sessions apart. */
+  constructor(room: LearningRoom, method: string, fields: Fields, address: string) {
     this.#room = room;
-    this.#learnt = learnt;
     this.#method = method;
     this.#fields = fields;
     this.#address = address;
@@ -156,7 +151,7 @@ export class Learning {
     if (known === null) {
       session.complete = isInitialize;
       if (isInitialize) session.begunAt = now();
-      if (!session.anonymous) this.#learnt(session);
+      if (!session.anonymous) this.learnt(session);
     } else if (!session.anonymous) {
       if (restartedBetween(session.upstream, identity)) this.#begin(session, 'restart');
       this.#initializing = isInitialize;
@@ -175,10 +170,13 @@ export class Learning {
     }
   }
 
+  /** A new session is known by its ID. */
+  protected learnt(_session: Session): void {}
+
   #notFound(fields: Fields): void {
     const { store, now, tokens } = this.#room;
     const session = store.recall(this.key!, now());
-    if (session === null || !session.approved.has(tokens.credentialOf(this.#fields))) return;
+    if (session === null || !session.approved.includes(tokens.credentialOf(this.#fields))) return;
     this.session = session;
     this.#gone = true;
     if (firstValue(fields, 'content-encoding') === null) this.#body = new MessageScanner('responses');
@@ -190,13 +188,14 @@ export class Learning {
     const value = name === undefined ? null : firstValue(fields, name);
     const { instance } = session;
     if (value === null || instance.alternates || value === instance.value) return;
-    if (instance.past.has(value)) {
+    // So many in one session are no restarts either.
+    if (instance.past.includes(value) || instance.past.length >= MOST_INSTANCES) {
       instance.alternates = true;
       observer.instanceAlternates(route.name);
       return;
     }
     if (instance.value !== null) {
-      instance.past.add(instance.value);
+      instance.past = [...instance.past, instance.value];
       this.#begin(session, 'instance');
     }
     instance.value = value;

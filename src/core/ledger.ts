@@ -45,7 +45,8 @@ export interface Stream {
   /** Order of opening within the session. */
   readonly ordinal: number;
   generation: Generation;
-  readonly requests: Map<RequestKey, Answer | null>;
+  /** Written by {@link setRequest}. */
+  requests: ReadonlyMap<RequestKey, Answer | null>;
   /** The POST holds, or may hold, a request that no answer can be matched to: it never finishes. */
   untracked: boolean;
   readonly ring: EventRing;
@@ -153,7 +154,7 @@ export interface Session {
   generation: Generation;
   upstream: UpstreamIdentity;
   /** Value of `upstream.instanceField`, the ones before it, and whether it proved useless. */
-  instance: { value: string | null; readonly past: Set<string>; alternates: boolean };
+  instance: { value: string | null; past: readonly string[]; alternates: boolean };
   endedAt: Millis | null;
   /** `initialize` passed here, and nothing was forgotten, dropped or read blindly since. */
   complete: boolean;
@@ -167,10 +168,11 @@ export interface Session {
   elsewhere: Elsewhere;
   readonly streams: Set<Stream>;
   streamsOpened: number;
-  readonly approved: Set<Credential>;
+  /** The one that upstream accepted last is the last. */
+  approved: readonly Credential[];
   /** CORS fields upstream last sent, by `Origin`. */
-  readonly cors: Map<string, readonly string[]>;
-  readonly notes: Map<EventKey, CursorNote>;
+  cors: ReadonlyMap<string, readonly string[]>;
+  notes: ReadonlyMap<EventKey, CursorNote>;
   forgotten: ForgottenIds | null;
   /** Live standalone streams through us. */
   listening: number;
@@ -211,7 +213,7 @@ export function newSession(anonymous: boolean, upstream: UpstreamIdentity): Sess
     anonymous,
     generation: 1 as Generation,
     upstream,
-    instance: { value: null, past: new Set(), alternates: false },
+    instance: { value: null, past: [], alternates: false },
     endedAt: null,
     complete: false,
     gaps: false,
@@ -220,9 +222,9 @@ export function newSession(anonymous: boolean, upstream: UpstreamIdentity): Sess
     elsewhere: NOTHING_ELSEWHERE,
     streams: new Set(),
     streamsOpened: 0,
-    approved: new Set(),
-    cors: new Map(),
-    notes: new Map(),
+    approved: [],
+    cors: NONE,
+    notes: NONE,
     forgotten: null,
     listening: 0,
     answersWhileListening: false,
@@ -248,26 +250,32 @@ function touch(session: Session, stream: Stream): void {
   session.changed = true;
 }
 
-/** Adds to a set or map that keeps only its latest entries. */
-function keepLatest<K>(
-  entries: { readonly size: number; keys(): IterableIterator<K>; delete(key: K): boolean },
-  most: number,
-) {
+/** The one empty map: there are thousands of idle streams, and most of what a record could hold it never does. */
+const NONE = new Map<never, never>();
+
+/** The map itself, or one of its own for a record that has none. */
+function own<K, V>(entries: ReadonlyMap<K, V>): Map<K, V> {
+  return entries === NONE ? new Map() : (entries as Map<K, V>);
+}
+
+/** For a map that keeps only its latest entries. */
+function keepLatest<K, V>(entries: Map<K, V>, most: number): void {
   if (entries.size > most) entries.delete(entries.keys().next().value as K);
 }
 
 export function approve(session: Session, caller: Credential): void {
-  if (session.approved.size < MOST_CALLERS && session.approved.has(caller)) return;
-  session.changed ||= !session.approved.has(caller);
-  session.approved.delete(caller);
-  session.approved.add(caller);
-  keepLatest(session.approved, MOST_CALLERS);
+  const { approved } = session;
+  if (approved.at(-1) === caller || (approved.length < MOST_CALLERS && approved.includes(caller))) return;
+  session.changed ||= !approved.includes(caller);
+  session.approved = [...approved.filter((known) => known !== caller), caller].slice(-MOST_CALLERS);
 }
 
 export function rememberCors(session: Session, origin: string, fields: readonly string[]): void {
-  if (session.cors.size >= MOST_ORIGINS) session.cors.delete(origin);
-  session.cors.set(origin, fields);
-  keepLatest(session.cors, MOST_ORIGINS);
+  const cors = own(session.cors);
+  if (cors.size >= MOST_ORIGINS) cors.delete(origin);
+  cors.set(origin, fields);
+  keepLatest(cors, MOST_ORIGINS);
+  session.cors = cors;
 }
 
 export function noteOf(session: Session, cursor: EventKey): CursorNote {
@@ -275,9 +283,16 @@ export function noteOf(session: Session, cursor: EventKey): CursorNote {
   if (known !== undefined) return known;
   session.changed = true;
   const note: CursorNote = { strips: [], storm: null, broughtAt: 0, firstRefusedAt: null, lateEmpties: 0 };
-  session.notes.set(cursor, note);
-  keepLatest(session.notes, MOST_NOTES);
+  const notes = own(session.notes);
+  notes.set(cursor, note);
+  keepLatest(notes, MOST_NOTES);
+  session.notes = notes;
   return note;
+}
+
+/** For a new generation. */
+export function forgetNotes(session: Session): void {
+  session.notes = NONE;
 }
 
 /** A new incarnation of the session. What was open stays readable; cursors minted before are of another generation. */
@@ -286,7 +301,7 @@ export function beginGeneration(session: Session, upstream: UpstreamIdentity): v
   session.generation = (session.generation + 1) as Generation;
   session.upstream = upstream;
   session.endedAt = null;
-  session.notes.clear();
+  forgetNotes(session);
   session.changed = true;
   if (upstream.readAt > 0 && upstream.readAt > before.readAt)
     session.begunAt = Math.max(session.begunAt ?? 0, before.readAt);
@@ -323,7 +338,7 @@ export function openStream(
     kind,
     ordinal: session.streamsOpened++,
     generation: session.generation,
-    requests: new Map(),
+    requests: NONE,
     untracked: false,
     ring: new EventRing(bounds.eventIdsPerStream),
     mark: 0 as Position,
@@ -353,10 +368,15 @@ export function addRequests(session: Session, stream: Stream, { wellFormed, requ
   for (const { key } of requests) {
     if (key === null) stream.untracked = true;
     else if (!stream.requests.has(key)) {
-      stream.requests.set(key, null);
+      setRequest(stream, key, null);
       if (session.streams.has(stream)) session.bytes += REQUEST_BYTES;
     }
   }
+}
+
+/** `answer`: null while it has none. */
+export function setRequest(stream: Stream, key: RequestKey, answer: Answer | null): void {
+  stream.requests = own(stream.requests).set(key, answer);
 }
 
 /** Every request has its terminal event. Standalone and placeholder streams never finish. */
@@ -473,7 +493,7 @@ function recordAnswer(
   target.changed = true;
   const known = target.requests.get(key) ?? null;
   if (known === null) {
-    target.requests.set(key, { on: stream, position, ...lengthAndKey(event), receipts: [leg.receipt] });
+    setRequest(target, key, { on: stream, position, ...lengthAndKey(event), receipts: [leg.receipt] });
   } else if (!known.receipts.includes(leg.receipt)) {
     known.receipts.push(leg.receipt);
     if (known.receipts.length > MOST_RECEIPTS) known.receipts.shift();

@@ -124,7 +124,7 @@ export function resolveResume(request: ResumeRequest, session: Session | null, o
     sessionFields: request.sessionFields,
     withoutResumption: request.withoutResumption,
     minted: request.minted,
-    approved: session?.approved.has(request.caller) ?? false,
+    approved: session?.approved.includes(request.caller) ?? false,
     sessionKnown: session !== null,
     sessionEnded: session !== null && session.endedAt !== null,
     listening: session !== null && !session.anonymous && (session.listening > 0 || session.elsewhere.listening),

@@ -130,8 +130,9 @@ export class History {
     return () => void this.#listeners.delete(listener);
   }
 
-  #opened({ id, session, ordinal, kind }: OpenedStream): void {
-    this.#open.set(id, { id, at: this.#clock(), session: session(), stream: { ordinal, kind } });
+  #opened(opened: OpenedStream): void {
+    const { id, ordinal, kind } = opened;
+    this.#open.set(id, { id, at: this.#clock(), session: opened.session(), stream: { ordinal, kind } });
   }
 
   #decided(report: ExchangeReport): void {

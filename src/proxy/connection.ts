@@ -9,58 +9,67 @@ import type { Millis } from '../core/terms.ts';
 import { type Tuple, tupleOf } from './kernel.ts';
 
 export interface ClientConnection {
-  readonly facts: ConnectionFacts;
-  /** For the kernel's table. */
-  readonly tuple: Tuple;
+  readonly facts: ClientFacts;
   readonly address: string;
   /** The latest response on it. */
   response: ServerResponse | null;
   /** Those under way on it: more than one where the client sends requests without waiting. */
-  readonly exchanges: { connectionClosed(): void }[];
+  exchanges: readonly { connectionClosed(): void }[];
   /** What came last was no HTTP. */
   broken: boolean;
+  readonly now: () => Millis;
 }
 
-const connections = new WeakMap<Socket, ClientConnection>();
-const tuples = new WeakMap<ConnectionFacts, Tuple>();
+/** What a receipt keeps: nothing in it leads to the socket. */
+interface ClientFacts extends ConnectionFacts {
+  /** For the kernel's table. */
+  readonly tuple: Tuple;
+}
+
+const CONNECTION = Symbol('connection');
+type Watched = Socket & { [CONNECTION]?: ClientConnection };
 
 /** Starts writing down what happens on `socket`; once a socket. */
-export function watchConnection(socket: Socket, now: () => Millis): ClientConnection {
-  const known = connections.get(socket);
+export function watchConnection(socket: Watched, now: () => Millis): ClientConnection {
+  const known = socket[CONNECTION];
   if (known !== undefined) return known;
   const { localAddress = '', localPort = 0, remoteAddress = '', remotePort = 0 } = socket;
-  const facts: ConnectionFacts = { failed: false, closed: null, closedAt: null, requestedAt: 0 };
-  const closed = (by: 'client' | 'us'): void => {
-    if (facts.closed !== null) return;
-    facts.closed = by;
-    facts.closedAt = now();
-  };
-  socket.on('error', () => {
-    facts.failed = true;
-  });
-  socket.on('end', () => {
-    closed('client');
-    // A client that ends its side has left; Node would go on writing to it.
-    if (connection.response !== null && !connection.response.writableEnded) socket.destroy();
-  });
-  socket.on('close', () => {
-    closed('us');
-    for (const exchange of [...connection.exchanges]) exchange.connectionClosed();
-  });
+  const tuple = tupleOf(localAddress, localPort, remoteAddress, remotePort);
+  socket.on('end', onEnd);
+  socket.on('close', onClose);
   const connection: ClientConnection = {
-    facts,
-    tuple: tupleOf(localAddress, localPort, remoteAddress, remotePort),
+    facts: { failed: false, closed: null, closedAt: null, requestedAt: 0, tuple },
     address: remoteAddress,
     response: null,
     exchanges: [],
     broken: false,
+    now,
   };
-  connections.set(socket, connection);
-  tuples.set(facts, connection.tuple);
+  socket[CONNECTION] = connection;
   return connection;
+}
+
+function noteClosed({ facts, now }: ClientConnection, by: 'client' | 'us'): void {
+  if (facts.closed !== null) return;
+  facts.closed = by;
+  facts.closedAt = now();
+}
+
+function onEnd(this: Watched): void {
+  const connection = this[CONNECTION]!;
+  noteClosed(connection, 'client');
+  // A client that ends its side has left; Node would go on writing to it.
+  if (connection.response !== null && !connection.response.writableEnded) this.destroy();
+}
+
+function onClose(this: Watched, failed: boolean): void {
+  const connection = this[CONNECTION]!;
+  if (failed) connection.facts.failed = true;
+  noteClosed(connection, 'us');
+  for (const exchange of connection.exchanges) exchange.connectionClosed();
 }
 
 /** The tuple of a connection that a receipt refers to. */
 export function tupleFor(facts: ConnectionFacts): Tuple | null {
-  return tuples.get(facts) ?? null;
+  return 'tuple' in facts ? (facts as ClientFacts).tuple : null;
 }

@@ -21,7 +21,7 @@ import {
   towardClient,
   towardUpstream,
 } from '../core/fields.ts';
-import { MALFORMED, MessageScanner, type Messages } from '../core/jsonrpc.ts';
+import { MALFORMED, MessageScanner, type Messages, type ResponseHead } from '../core/jsonrpc.ts';
 import {
   addRequests,
   announcesPolling,
@@ -32,6 +32,7 @@ import {
   openLeg,
   openStream,
   type Session,
+  type StreamKind,
   type Strip,
   startListening,
 } from '../core/ledger.ts';
@@ -44,10 +45,10 @@ import { RequestBody } from './body.ts';
 import type { ClientConnection } from './connection.ts';
 import { KeepAlive } from './keep-alive.ts';
 import { Learning } from './learning.ts';
-import { Reading } from './reading.ts';
+import { Reading, type ReadingListener } from './reading.ts';
 import { agentOf, refusalAnswer, refusalContext } from './refuse.ts';
 import { Relay, type RelayListener, type StreamEnd, TAP } from './relay.ts';
-import { decideResume, type Resume } from './resume.ts';
+import { decideResume, NOT_ASKED, type Resume } from './resume.ts';
 import type { RouteRoom } from './room.ts';
 import type { Hop, UpstreamListener } from './upstream.ts';
 import { Watch } from './watch.ts';
@@ -63,8 +64,8 @@ export interface Incoming {
   /** Path and query, as sent. */
   readonly target: string;
   readonly guarded: boolean;
-  /** The exchange is over. Called once. */
-  readonly closed: () => void;
+  /** Told once that the exchange is over. */
+  readonly listener: { exchangeClosed(exchange: Exchange, connection: ClientConnection): void };
 }
 
 interface Head {
@@ -83,10 +84,10 @@ let exchanges = 0;
 /** Counts exchanges of this process, upgraded connections among them. */
 export const nextExchange = (): number => ++exchanges;
 
-export class Exchange implements UpstreamListener, RelayListener {
+export class Exchange implements UpstreamListener, RelayListener, ReadingListener, OpenedStream {
   /** Among the listener's. */
   seat: number | null = null;
-  readonly #id = nextExchange();
+  readonly id = nextExchange();
   readonly #room: RouteRoom;
   readonly #in: Incoming;
   readonly #method: string;
@@ -117,7 +118,6 @@ export class Exchange implements UpstreamListener, RelayListener {
   #keepAlive: KeepAlive | null = null;
   #chunks = 0;
   #strip: Strip | undefined;
-  #opened: OpenedStream | null = null;
   #decisionReported = false;
   #status = 0;
   #refusal: RefusalRule | null = null;
@@ -393,23 +393,29 @@ export class Exchange implements UpstreamListener, RelayListener {
     }
     startListening(session, this.#leg);
     this.#learning?.isStream();
-    this.#opened = { id: this.#id, ordinal: stream.ordinal, kind: stream.kind, session: this.#shownSession };
-    this.#room.observer.streamOpened(this.#opened);
+    this.#room.observer.streamOpened(this);
     this.#reading = new Reading({
       room: this.#room,
       session,
       leg: this.#leg,
       target: this.#watch === null ? null : this.#target,
-      kernelOf: this.#resume?.kernelOf ?? (() => undefined),
+      kernelOf: this.#resume?.kernelOf ?? NOT_ASKED,
       encoding: firstValue(fields, 'content-encoding') ?? '',
-      answers: (answers) => {
-        if (this.#learning?.answered(answers)) stream.generation = session.generation;
-      },
-      decoded: () => {
-        if (this.#reading !== null) this.#afterReading(this.#reading);
-      },
-      behind: (is) => this.#relay.wait(TAP, is),
+      listener: this,
     });
+  }
+
+  answering(answers: readonly ResponseHead[]): void {
+    const session = this.#learning?.session ?? null;
+    if (session !== null && this.#learning?.answered(answers)) this.#leg!.stream.generation = session.generation;
+  }
+
+  decoded(): void {
+    if (this.#reading !== null) this.#afterReading(this.#reading);
+  }
+
+  behind(is: boolean): void {
+    this.#relay.wait(TAP, is);
   }
 
   /** An unrecorded cursor that upstream accepted is recorded from now on, so that floor and probes work for it. */
@@ -450,7 +456,7 @@ export class Exchange implements UpstreamListener, RelayListener {
     this.#reading?.close();
     const how = this.#reading === null ? null : { clean, polled: this.#watch?.outcome === 'polled' };
     closeLeg(session, leg, how, this.#room.now());
-    if (this.#opened !== null) this.#room.observer.streamClosed(this.#opened);
+    if (this.#reading !== null) this.#room.observer.streamClosed(this);
   }
 
   #stopTimers(): void {
@@ -539,10 +545,19 @@ export class Exchange implements UpstreamListener, RelayListener {
 
   // The end.
 
-  readonly #shownSession = (): string | null => {
+  /** Of the stream it is an exchange of. */
+  get ordinal(): number {
+    return this.#leg!.stream.ordinal;
+  }
+
+  get kind(): StreamKind {
+    return this.#leg!.stream.kind;
+  }
+
+  session(): string | null {
     const sessionId = this.#learning?.sessionId ?? null;
     return sessionId === null ? null : this.#room.tokens.shown(sessionId);
-  };
+  }
 
   /** The response ended in order and the kernel has all of it. */
   finished(): void {
@@ -561,7 +576,7 @@ export class Exchange implements UpstreamListener, RelayListener {
     }
     this.#reportDecision(end);
     this.#room.observer.exchange(this.#report(end));
-    this.#in.closed();
+    this.#in.listener.exchangeClosed(this, this.#in.connection);
   }
 
   /** Cuts upstream's leg: nobody waits for it any more. */
@@ -587,7 +602,7 @@ export class Exchange implements UpstreamListener, RelayListener {
     const cursor = this.#resume === null ? null : firstValue(this.#fields, 'last-event-id');
     const stream = this.#reading?.leg.stream ?? null;
     return {
-      id: this.#id,
+      id: this.id,
       method: this.#method,
       path: this.#in.target.split('?', 1)[0]!,
       route: route.name,
@@ -599,7 +614,7 @@ export class Exchange implements UpstreamListener, RelayListener {
       proof: this.#resume?.resolution.proof ?? null,
       refusal: this.#refusal,
       observed: route.mode === 'observe',
-      session: this.#shownSession,
+      session: () => this.session(),
       cursor: () => (cursor === null ? null : tokens.shown(cursor)),
       traceparent: () => onlyValue(this.#fields, 'traceparent'),
       error: this.#error,

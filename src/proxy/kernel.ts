@@ -43,11 +43,12 @@ const NOBODY: ReadonlySet<number> = new Set();
 
 /** `address:port` as the table writes it. An IPv4-mapped IPv6 address counts as its IPv4 address. */
 export function endpoint(address: string, port: number): string {
-  return `${addressHex(address)}:${port.toString(16).toUpperCase().padStart(4, '0')}`;
+  return [addressHex(address), port.toString(16).toUpperCase().padStart(4, '0')].join(':');
 }
 
 export function tupleOf(localAddress: string, localPort: number, remoteAddress: string, remotePort: number): Tuple {
-  return `${endpoint(localAddress, localPort)} ${endpoint(remoteAddress, remotePort)}`;
+  // One string: a template would keep each of its parts, for every connection.
+  return [endpoint(localAddress, localPort), endpoint(remoteAddress, remotePort)].join(' ');
 }
 
 function addressHex(address: string): string {

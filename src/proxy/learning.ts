@@ -5,18 +5,21 @@ import { restartedBetween, type Session } from '../core/ledger.ts';
 import type { RouteRoom } from './room.ts';
 
 export class Learning extends SessionLearning {
-  constructor(room: RouteRoom, method: string, fields: Fields, address: string) {
-    super(room, method, fields, address, (session) => readListeners(room, session));
-  }
-}
+  readonly #upstream: RouteRoom['upstream'];
 
-/** The generation begins with who listens now, which may be more than when this connection was opened. */
-function readListeners({ upstream }: RouteRoom, session: Session): void {
-  const before = session.upstream;
-  upstream
-    .identify()
-    .then((identity) => {
-      if (session.upstream === before && !restartedBetween(before, identity)) session.upstream = identity;
-    })
-    .catch(() => {});
+  constructor(room: RouteRoom, method: string, fields: Fields, address: string) {
+    super(room, method, fields, address);
+    this.#upstream = room.upstream;
+  }
+
+  /** The generation begins with who listens now, which may be more than when this connection was opened. */
+  protected override learnt(session: Session): void {
+    const before = session.upstream;
+    this.#upstream
+      .identify()
+      .then((identity) => {
+        if (session.upstream === before && !restartedBetween(before, identity)) session.upstream = identity;
+      })
+      .catch(() => {});
+  }
 }

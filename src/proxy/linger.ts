@@ -19,9 +19,12 @@ export function endConnection(socket: Duplex, last: string): void {
 /** Sees to it that a response which finishes before its request has come in whole is not lost with the connection. */
 export function lingerAfter(response: ServerResponse): void {
   // Before Node's own listener, which may close the connection.
-  response.prependListener('finish', () => {
-    if (!response.req.complete) throwAwayRest(response.req);
-  });
+  response.prependListener('finish', () => lingerNow(response));
+}
+
+/** The same, in a listener of that kind. */
+export function lingerNow({ req }: ServerResponse): void {
+  if (!req.complete) throwAwayRest(req);
 }
 
 function throwAwayRest(request: IncomingMessage): void {

@@ -10,7 +10,7 @@ import type { Route } from '../config.ts';
 import { allValues, towardClient, towardUpstream } from '../core/fields.ts';
 import { ERRORS, type ErrorCode, errorBody } from '../errors.ts';
 import { type AccessLists, hostAllowed, originAllowed } from './access.ts';
-import { watchConnection } from './connection.ts';
+import { type ClientConnection, watchConnection } from './connection.ts';
 import { Exchange } from './exchange.ts';
 import { endConnection, lingerAfter } from './linger.ts';
 import type { RouteRoom } from './room.ts';
@@ -159,9 +159,9 @@ export class Listener {
     const connection = watchConnection(request.socket, this.#options.now);
     connection.facts.requestedAt = this.#options.now();
     connection.response = response;
-    lingerAfter(response);
     const { target, authority } = readTarget(request);
     const room = this.#admit(request, authority, target);
+    if (typeof room === 'string') lingerAfter(response);
     if (room === 'itself') {
       response.writeHead(204, { Allow: 'GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS' }).end();
       return;
@@ -182,15 +182,18 @@ export class Listener {
       authority,
       target,
       guarded,
-      closed: () => {
-        this.#exchanges.remove(exchange);
-        connection.exchanges.splice(connection.exchanges.indexOf(exchange), 1);
-        this.#closed();
-      },
+      listener: this,
     });
     this.#exchanges.add(exchange);
-    connection.exchanges.push(exchange);
+    connection.exchanges = connection.exchanges.concat(exchange);
     exchange.start();
+  }
+
+  /** An exchange is over. */
+  exchangeClosed(exchange: Exchange, connection: ClientConnection): void {
+    this.#exchanges.remove(exchange);
+    connection.exchanges = connection.exchanges.filter((other) => other !== exchange);
+    this.#closed();
   }
 
   #closed(): void {
@@ -389,7 +392,7 @@ function answerClientError(error: NodeJS.ErrnoException, duplex: Duplex): void {
   } else if (response.headersSent || response.socket === null) {
     socket.destroy();
   } else {
-    for (const exchange of [...exchanges]) exchange.connectionClosed();
+    for (const exchange of exchanges) exchange.connectionClosed();
     refuse();
   }
 }

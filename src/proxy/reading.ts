@@ -21,12 +21,16 @@ export interface ReadingOptions {
   readonly kernelOf: ResolveOptions['kernelOf'];
   /** Of the response; empty for none. */
   readonly encoding: string;
+  readonly listener: ReadingListener;
+}
+
+export interface ReadingListener {
   /** Answers are about to be recorded. */
-  readonly answers: (answers: readonly ResponseHead[]) => void;
+  answering(answers: readonly ResponseHead[]): void;
   /** Something was read outside `push`: the stream is encoded, and decoding takes its time. */
-  readonly decoded: () => void;
+  decoded(): void;
   /** Decoding has fallen behind, or has caught up. */
-  readonly behind: (is: boolean) => void;
+  behind(is: boolean): void;
 }
 
 export class Reading implements TapListener {
@@ -112,7 +116,7 @@ export class Reading implements TapListener {
   }
 
   block(block: Block, answers: Messages['responses'], end: number): boolean {
-    if (answers.length > 0) this.#options.answers(answers);
+    if (answers.length > 0) this.#options.listener.answering(answers);
     const filter = this.#filter;
     if (filter === null) return false;
     const duplicate = block.isEvent ? this.#judge(filter, block, answers) : null;
@@ -131,7 +135,7 @@ export class Reading implements TapListener {
     }
     if (!this.#pushing) {
       this.#countEvents();
-      this.#options.decoded();
+      this.#options.listener.decoded();
     }
   }
 
@@ -142,11 +146,11 @@ export class Reading implements TapListener {
 
   blind(cause: string): void {
     this.#options.room.observer.blind(cause);
-    if (!this.#pushing) this.#options.decoded();
+    if (!this.#pushing) this.#options.listener.decoded();
   }
 
   behind(is: boolean): void {
-    this.#options.behind(is);
+    this.#options.listener.behind(is);
   }
 
   #judge(filter: DuplicateFilter, block: Block, answers: readonly ResponseHead[]): 'replayed' | 'terminal' | null {

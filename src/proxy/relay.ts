@@ -5,6 +5,7 @@
 import type { ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import { type Fields, firstValue } from '../core/fields.ts';
+import { lingerNow } from './linger.ts';
 import type { Hop } from './upstream.ts';
 
 /** What RFC 9112 section 4 does not allow in a reason phrase; Node refuses to send it. */
@@ -53,9 +54,13 @@ export class Relay {
   constructor(response: ServerResponse, listener: RelayListener) {
     this.#response = response;
     this.#listener = listener;
-    response.on('finish', () => listener.finished());
+    // Before Node's own listener, which may close the connection.
+    response.prependListener('finish', () => {
+      lingerNow(response);
+      listener.finished();
+    });
     response.on('close', () => this.left());
-    response.on('error', () => {});
+    response.on('error', ignore);
   }
 
   /** Reading from `hop` stops while the client does not keep up. */
@@ -186,6 +191,8 @@ export class Relay {
     this.#listener.closed(end);
   }
 }
+
+function ignore(): void {}
 
 function flushAtTurnsEnd(relay: Relay): void {
   relay.turnEnded();

@@ -32,7 +32,8 @@ export interface Resume {
   readonly kernelOf: ResolveOptions['kernelOf'];
 }
 
-const NOT_ASKED: ResolveOptions['kernelOf'] = () => undefined;
+/** No reading of the kernel's table was needed. */
+export const NOT_ASKED: ResolveOptions['kernelOf'] = () => undefined;
 
 /** `key` is null where the request names more than one session; `forwarded`: it came through another intermediary. */
 export async function decideResume(

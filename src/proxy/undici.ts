@@ -3,6 +3,7 @@
  * fifth of the time from start to listening; hence the paths, and the exact version in `package.json`.
  */
 import { createRequire } from 'node:module';
+import type { Socket } from 'node:net';
 import type { Client as ClientClass, buildConnector as Connect } from 'undici';
 
 const require = createRequire(import.meta.url);
@@ -10,6 +11,7 @@ const require = createRequire(import.meta.url);
 export const Client = require('undici/lib/dispatcher/client.js') as typeof ClientClass;
 export type Client = ClientClass;
 
-export const buildConnector = require('undici/lib/core/connect.js') as typeof Connect;
-export type Connector = Connect.connector;
+export const buildConnector = require('undici/lib/core/connect.js') as (options: Connect.BuildOptions) => Connector;
 export type ConnectOptions = Connect.Options;
+/** The socket, before it is connected, and a call once it is or never will be. */
+export type Connector = (options: ConnectOptions, callback: Connect.Callback) => Socket;

@@ -62,8 +62,7 @@ export interface Hop {
 /** A connection as the connector made it. */
 interface Connection {
   identity: UpstreamIdentity;
-  /** undici takes a reset for the end of a body that ends by close; we do not. */
-  error: Error | null;
+  readonly socket: Socket;
 }
 
 interface Lane extends Seated {
@@ -86,6 +85,8 @@ export class Upstream {
   readonly authority: string;
   readonly #options: UpstreamOptions;
   #connect: Connector;
+  /** In ms; 0 for no limit. */
+  #connectTimeout: number;
   readonly #idle: Lane[] = [];
   readonly #lanes = new Roster<Lane>();
   readonly #url: URL;
@@ -109,12 +110,14 @@ export class Upstream {
     this.#options = options;
     this.#hostname = bareHost(url.hostname);
     this.#loopbackPort = options.watchRestarts && isLoopback(url.hostname) ? portOf(url) : null;
-    this.#connect = connector(options.tls, options.connectTimeout);
+    this.#connect = connector(options.tls);
+    this.#connectTimeout = options.connectTimeout;
   }
 
   /** For connections opened from now on. */
   renew(tls: UpstreamOptions['tls'], connectTimeout: number): void {
-    this.#connect = connector(tls, connectTimeout);
+    this.#connect = connector(tls);
+    this.#connectTimeout = connectTimeout;
   }
 
   /** Connections open now. */
@@ -170,10 +173,7 @@ export class Upstream {
   dispatch(request: UpstreamRequest, listener: UpstreamListener): Hop {
     const lane = this.#idle.pop() ?? this.#newLane();
     lane.attempts = 0;
-    const exchange = new Exchange(lane, listener, (reusable) => {
-      if (reusable && !this.#closed && this.#idle.length < MOST_IDLE) this.#idle.push(lane);
-      else this.#discard(lane);
-    });
+    const exchange = new Exchange(this, lane, listener);
     try {
       lane.client.dispatch(
         {
@@ -184,12 +184,18 @@ export class Upstream {
           // Not to be taken from `Host`, which a client may choose: for each new one undici would open a new connection.
           servername: this.#hostname,
         } as Dispatcher.DispatchOptions,
-        exchange,
+        exchange as Dispatcher.DispatchHandler,
       );
     } catch (error) {
-      exchange.onResponseError(null, error as Error);
+      exchange.onError(error as Error);
     }
     return exchange;
+  }
+
+  /** @internal An exchange has no more use for its connection. */
+  release(lane: Lane, reusable: boolean): void {
+    if (reusable && !this.#closed && this.#idle.length < MOST_IDLE) this.#idle.push(lane);
+    else this.#discard(lane);
   }
 
   /** Lets running exchanges finish and takes no new ones into the list. */
@@ -237,14 +243,15 @@ export class Upstream {
       return;
     }
     // Without a name of ours the connector takes the one in upstream's URL, and none where that is an address.
-    this.#connect({ ...options, servername: '' }, (error, socket) => {
+    const opening = this.#connect({ ...options, servername: '' }, (error, socket) => {
+      clearTimeout(timer);
       if (error !== null) {
         if (isRefused(error)) this.#refused ??= { survivors: new Set(this.#connections) };
         callback(toGuardError(error, 'upstream-refused'), null);
         return;
       }
-      const connection: Connection = { identity: NO_IDENTITY, error: null };
-      this.#noteConnected(connection, socket);
+      const connection: Connection = { identity: NO_IDENTITY, socket };
+      this.#noteConnected(connection);
       lane.connection = connection;
       this.identify(this.#options.now())
         .then((identity) => {
@@ -252,22 +259,21 @@ export class Upstream {
         })
         .catch(() => {})
         .then(() => {
-          if (socket.destroyed) callback(new GuardError('upstream-reset', connection.error?.message), null);
+          if (socket.destroyed) callback(new GuardError('upstream-reset', socket.errored?.message), null);
           else callback(null, socket);
         });
     });
+    const late = (): void => void opening.destroy(new GuardError('upstream-timeout', 'no connection in time'));
+    const timer = this.#connectTimeout === 0 ? undefined : setTimeout(late, this.#connectTimeout);
   }
 
-  #noteConnected(connection: Connection, socket: Socket): void {
+  #noteConnected(connection: Connection): void {
     // Refused before, and nothing that was open then has survived: a new process answers.
     if (this.#refused !== null && this.#refused.survivors.size === 0) this.#incarnation += 1;
     this.#refused = null;
     this.#connections.add(connection);
     this.#open += 1;
-    socket.once('error', (error) => {
-      connection.error = error;
-    });
-    socket.once('close', () => {
+    connection.socket.on('close', () => {
       this.#open -= 1;
       this.#connections.delete(connection);
       this.#refused?.survivors.delete(connection);
@@ -275,27 +281,34 @@ export class Upstream {
   }
 }
 
-function connector(tls: UpstreamOptions['tls'], timeout: number): Connector {
-  return buildConnector({ ...tls, timeout, keepAlive: true, keepAliveInitialDelay: KEEP_ALIVE_PROBE });
+/** Its own timer would stay in memory for as long as the connection. */
+function connector(tls: UpstreamOptions['tls']): Connector {
+  return buildConnector({ ...tls, timeout: 0, keepAlive: true, keepAliveInitialDelay: KEEP_ALIVE_PROBE });
 }
 
 const BEYOND_ASCII = /[^\0-\x7f]/;
 
 type OpenCallback = (...args: [null, Socket] | [Error, null]) => void;
 
-/** One request and its response, between undici and a listener. */
-class Exchange implements Dispatcher.DispatchHandler, Hop {
+/**
+ * One request and its response, between undici and a listener. Handlers of this older shape undici calls as they are;
+ * for those of the newer one it makes an object of the fields of each response, which nobody here reads.
+ */
+class Exchange implements Hop {
+  readonly #upstream: Upstream;
   readonly #lane: Lane;
   readonly #listener: UpstreamListener;
-  readonly #release: (reusable: boolean) => void;
-  #controller: Dispatcher.DispatchController | null = null;
+  /** Of undici: breaks off, goes on reading. Null before the request is under way, and before its response. */
+  #abort: ((reason: Error) => void) | null = null;
+  #goOn: (() => void) | null = null;
+  #paused = false;
   #status = 0;
   #over = false;
 
-  constructor(lane: Lane, listener: UpstreamListener, release: (reusable: boolean) => void) {
+  constructor(upstream: Upstream, lane: Lane, listener: UpstreamListener) {
+    this.#upstream = upstream;
     this.#lane = lane;
     this.#listener = listener;
-    this.#release = release;
   }
 
   get identity(): UpstreamIdentity {
@@ -303,63 +316,69 @@ class Exchange implements Dispatcher.DispatchHandler, Hop {
   }
 
   pause(): void {
-    this.#controller?.pause();
+    this.#paused = true;
   }
 
   resume(): void {
-    this.#controller?.resume();
+    if (!this.#paused) return;
+    this.#paused = false;
+    this.#goOn?.();
   }
 
   abort(): void {
     if (this.#over) return;
     this.#over = true;
-    this.#controller?.abort(new GuardError('client-gone'));
-    this.#release(false);
+    this.#abort?.(new GuardError('client-gone'));
+    this.#upstream.release(this.#lane, false);
   }
 
-  onRequestStart(controller: Dispatcher.DispatchController): void {
+  onConnect(abort: (reason: Error) => void): void {
     if (this.#over) {
-      controller.abort(new GuardError('client-gone'));
-    } else if (this.#controller !== null) {
+      abort(new GuardError('client-gone'));
+    } else if (this.#abort !== null) {
       // A second start would be a second sending.
-      controller.abort(new GuardError('upstream-reset'));
+      abort(new GuardError('upstream-reset'));
     } else {
-      this.#controller = controller;
+      this.#abort = abort;
     }
   }
 
-  onResponseStart(controller: Dispatcher.DispatchController, status: number, _: unknown, reason = ''): void {
-    if (this.#over || status < 200) return;
+  /** Returns whether undici may read on. */
+  onHeaders(status: number, raw: readonly (Buffer | string)[], goOn: () => void, reason = ''): boolean {
+    if (this.#over || status < 200) return true;
+    this.#goOn = goOn;
     this.#status = status;
-    const raw = (controller.rawHeaders ?? []) as readonly (Buffer | string)[];
     this.#listener.head(
       status,
       // undici reads the reason as UTF-8; of what is not, the bytes are lost.
       BEYOND_ASCII.test(reason) ? Buffer.from(reason).toString('latin1') : reason,
       raw.map((item) => (typeof item === 'string' ? item : item.toString('latin1'))),
     );
+    return !this.#paused;
   }
 
-  onResponseData(_: Dispatcher.DispatchController, chunk: Buffer): void {
+  onData(chunk: Buffer): boolean {
     if (!this.#over) this.#listener.data(chunk);
+    return !this.#paused;
   }
 
-  onResponseEnd(): void {
+  onComplete(): void {
     if (this.#over) return;
-    const { connection } = this.#lane;
-    if (connection?.error) {
-      this.onResponseError(null, connection.error);
+    // undici takes a reset for the end of a body that ends by close; we do not.
+    const error = this.#lane.connection?.socket.errored;
+    if (error) {
+      this.onError(error);
       return;
     }
     this.#over = true;
-    this.#release(true);
+    this.#upstream.release(this.#lane, true);
     this.#listener.ended();
   }
 
-  onResponseError(_: Dispatcher.DispatchController | null, error: Error): void {
+  onError(error: Error): void {
     if (this.#over) return;
     this.#over = true;
-    this.#release(false);
+    this.#upstream.release(this.#lane, false);
     // A 304 may name the length that a 200 would have (RFC 9110 section 8.6); undici waits for that many bytes.
     const { code } = error as NodeJS.ErrnoException;
     if (this.#status === 304 && code === 'UND_ERR_RES_CONTENT_LENGTH_MISMATCH') this.#listener.ended();
@@ -373,7 +392,6 @@ const CODES: Readonly<Record<string, ErrorCode>> = {
   EAI_AGAIN: 'upstream-unresolved',
   EHOSTUNREACH: 'upstream-refused',
   ENETUNREACH: 'upstream-refused',
-  UND_ERR_CONNECT_TIMEOUT: 'upstream-timeout',
   ETIMEDOUT: 'upstream-timeout',
   UND_ERR_HEADERS_OVERFLOW: 'upstream-bad-head',
   UND_ERR_RES_CONTENT_LENGTH_MISMATCH: 'upstream-reset',

@@ -22,7 +22,7 @@ export function boundsFault(world: World): string | null {
 function sessionFault(session: Session, bounds: World['guard']['settings']['bounds']): string | null {
   const { streams, approved, cors, notes, bytes, listening } = session;
   if (streams.size > bounds.streamsPerSession) return `${streams.size} streams`;
-  if (approved.size > MOST_CALLERS) return `${approved.size} approved callers`;
+  if (approved.length > MOST_CALLERS) return `${approved.length} approved callers`;
   if (cors.size > MOST_ORIGINS) return `${cors.size} origins`;
   if (notes.size > MOST_NOTES) return `notes on ${notes.size} cursors`;
   let most = MOST.session;
