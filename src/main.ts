@@ -50,7 +50,7 @@ export async function startProxy(config: Config, options: StartOptions = {}): Pr
   const logger = options.logger ?? createLogger(config.log);
   const now = options.now ?? (() => performance.now());
   const tokens = createTokens(tokenKey(config));
-  const kernel = kernelTables(config.bounds.kernelReading, now);
+  const kernel = kernelTables(config.bounds.kernelReading, now, config.listen.host);
   const bounds = { ...config.bounds, sessionMemory: config.sessionMemory };
   const storage = await openStore(config, {
     bounds,

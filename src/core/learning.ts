@@ -151,7 +151,7 @@ export class Learning {
     if (known === null) {
       session.complete = isInitialize;
       if (isInitialize) session.begunAt = now();
-      if (!session.anonymous) this.learnt(session);
+      if (!session.anonymous) this.begun(session);
     } else if (!session.anonymous) {
       if (restartedBetween(session.upstream, identity)) this.#begin(session, 'restart');
       this.#initializing = isInitialize;
@@ -170,8 +170,8 @@ export class Learning {
     }
   }
 
-  /** A new session is known by its ID. */
-  protected learnt(_session: Session): void {}
+  /** A new session is known by its ID, or a known one has begun a new generation. */
+  protected begun(_session: Session): void {}
 
   #notFound(fields: Fields): void {
     const { store, now, tokens } = this.#room;
@@ -203,6 +203,7 @@ export class Learning {
 
   #begin(session: Session, cause: 'initialize' | 'restart' | 'instance'): void {
     beginGeneration(session, this.#identity ?? session.upstream);
+    this.begun(session);
     this.#room.observer.generation(cause);
   }
 

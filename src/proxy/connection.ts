@@ -22,8 +22,8 @@ export interface ClientConnection {
 
 /** What a receipt keeps: nothing in it leads to the socket. */
 interface ClientFacts extends ConnectionFacts {
-  /** For the kernel's table. */
-  readonly tuple: Tuple;
+  /** For the kernel's table: our end and the client's. */
+  readonly ends: readonly [address: string, port: number, address: string, port: number];
 }
 
 const CONNECTION = Symbol('connection');
@@ -34,11 +34,11 @@ export function watchConnection(socket: Watched, now: () => Millis): ClientConne
   const known = socket[CONNECTION];
   if (known !== undefined) return known;
   const { localAddress = '', localPort = 0, remoteAddress = '', remotePort = 0 } = socket;
-  const tuple = tupleOf(localAddress, localPort, remoteAddress, remotePort);
+  const ends = [localAddress, localPort, remoteAddress, remotePort] as const;
   socket.on('end', onEnd);
   socket.on('close', onClose);
   const connection: ClientConnection = {
-    facts: { failed: false, closed: null, closedAt: null, requestedAt: 0, tuple },
+    facts: { failed: false, closed: null, closedAt: null, requestedAt: 0, ends },
     address: remoteAddress,
     response: null,
     exchanges: [],
@@ -71,5 +71,5 @@ function onClose(this: Watched, failed: boolean): void {
 
 /** The tuple of a connection that a receipt refers to. */
 export function tupleFor(facts: ConnectionFacts): Tuple | null {
-  return 'tuple' in facts ? (facts as ClientFacts).tuple : null;
+  return 'ends' in facts ? tupleOf(...(facts as ClientFacts).ends) : null;
 }

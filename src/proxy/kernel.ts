@@ -7,7 +7,7 @@
  * cannot be read, the answer is "unknown".
  */
 import { open, readFile } from 'node:fs/promises';
-import { isIPv4 } from 'node:net';
+import { isIP, isIPv4 } from 'node:net';
 import type { KernelView } from '../core/delivery.ts';
 
 /** Four ends of a connection, in the notation of the table; see `endpoint`. */
@@ -16,8 +16,11 @@ export type Tuple = string;
 export interface KernelTables {
   /** Views of all connections, read no earlier than `notBefore` (in ms). */
   connections(notBefore?: number): Promise<Connections>;
-  /** Who listens on `port` at a loopback or wildcard address, read no earlier than `notBefore` (in ms). */
-  listeners(port: number, notBefore?: number): Promise<Listening>;
+  /**
+   * Who listens on `port` at a loopback or wildcard address, read no earlier than `notBefore` (in ms). `some`: if there
+   * was one last time and it is still there, others need not be looked for.
+   */
+  listeners(port: number, notBefore?: number, some?: boolean): Promise<Listening>;
 }
 
 export interface Connections {
@@ -43,12 +46,11 @@ const NOBODY: ReadonlySet<number> = new Set();
 
 /** `address:port` as the table writes it. An IPv4-mapped IPv6 address counts as its IPv4 address. */
 export function endpoint(address: string, port: number): string {
-  return [addressHex(address), port.toString(16).toUpperCase().padStart(4, '0')].join(':');
+  return `${addressHex(address)}:${port.toString(16).toUpperCase().padStart(4, '0')}`;
 }
 
 export function tupleOf(localAddress: string, localPort: number, remoteAddress: string, remotePort: number): Tuple {
-  // One string: a template would keep each of its parts, for every connection.
-  return [endpoint(localAddress, localPort), endpoint(remoteAddress, remotePort)].join(' ');
+  return `${endpoint(localAddress, localPort)} ${endpoint(remoteAddress, remotePort)}`;
 }
 
 function addressHex(address: string): string {
@@ -131,19 +133,10 @@ function viewOf(entry: Entry | null): KernelView | undefined {
   return { unacknowledged: entry.unsent, peerClosed: PEER_CLOSED.has(state) };
 }
 
-/** Inodes listening on a port at a wildcard or loopback address. */
-export function parseListeners(port: number, ...tables: readonly string[]): Set<number> {
-  const wanted = port.toString(16).toUpperCase().padStart(4, '0');
-  const inodes = new Set<number>();
-  for (const table of tables) {
-    for (const line of table.split('\n')) {
-      const entry = parseLine(line);
-      if (entry?.state !== LISTEN) continue;
-      const [address, at] = entry.local.split(':');
-      if (at === wanted && address !== undefined && isLocal(address)) inodes.add(entry.inode);
-    }
-  }
-  return inodes;
+/** It listens on a port at a wildcard or loopback address. */
+function isListener({ local }: Entry, port: number): boolean {
+  const [address = '', at = ''] = local.split(':');
+  return Number.parseInt(at, 16) === port && isLocal(address);
 }
 
 function isLocal(hex: string): boolean {
@@ -151,28 +144,64 @@ function isLocal(hex: string): boolean {
 }
 
 const TABLES = ['/proc/net/tcp', '/proc/net/tcp6'] as const;
+type Table = (typeof TABLES)[number];
 
-async function whole(path: string): Promise<string> {
+/** Where the connections are that somebody who listens at `host` has accepted: in the table of the listening socket. */
+function tablesOf(host: string): readonly Table[] {
+  const family = isIP(host);
+  return family === 4 ? ['/proc/net/tcp'] : family === 6 ? ['/proc/net/tcp6'] : TABLES;
+}
+
+async function whole(path: Table): Promise<string> {
   return readFile(path, 'latin1');
 }
 
-/** The kernel lists listening sockets first: read no further than those. */
-async function listeningPart(path: string): Promise<string> {
+/**
+ * The lines of the sockets that listen, which the kernel lists first. It finds each line by searching all sockets, of
+ * which a machine has room for some hundred thousand: so no more is asked for than is needed.
+ */
+async function* listening(path: Table): AsyncIterable<Entry> {
   const file = await open(path, 'r');
   try {
-    const piece = Buffer.allocUnsafe(16_384);
-    let text = '';
+    const piece = Buffer.allocUnsafe(1_024);
+    let rest = '';
     for (;;) {
       const { bytesRead } = await file.read(piece, 0, piece.length, null);
-      if (bytesRead === 0) return text;
-      text += piece.toString('latin1', 0, bytesRead);
-      const lastLine = text.slice(text.lastIndexOf('\n', text.length - 2) + 1);
-      const entry = parseLine(lastLine);
-      if (entry !== null && entry.state !== LISTEN) return text;
+      if (bytesRead === 0) return;
+      const lines = (rest + piece.toString('latin1', 0, bytesRead)).split('\n');
+      rest = lines.pop()!;
+      for (const line of lines) {
+        const entry = parseLine(line);
+        if (entry === null) continue;
+        if (entry.state !== LISTEN) return;
+        yield entry;
+      }
     }
   } finally {
     await file.close();
   }
+}
+
+/** Inodes that listen on a port; null where nobody can say. */
+async function listenersOn(port: number): Promise<ReadonlySet<number> | null> {
+  const found = await readTables(TABLES, async (path) => {
+    const inodes: number[] = [];
+    for await (const entry of listening(path)) if (isListener(entry, port)) inodes.push(entry.inode);
+    return inodes;
+  });
+  return found === null ? null : new Set(found.flat());
+}
+
+/** Whether a certain one is among them. */
+async function listens(inode: number, port: number): Promise<boolean> {
+  for (const path of TABLES) {
+    try {
+      for await (const entry of listening(path)) if (entry.inode === inode && isListener(entry, port)) return true;
+    } catch {
+      // Then it is not known.
+    }
+  }
+  return false;
 }
 
 interface Reading<T> {
@@ -215,31 +244,61 @@ function shared<T>(
   };
 }
 
-async function readTables(read: (path: string) => Promise<string>): Promise<string[] | null> {
-  const texts = await Promise.all(TABLES.map((path) => read(path).catch(() => null)));
-  const readable = texts.filter((text) => text !== null);
-  // A machine without IPv6 has one table only; the other one has to be there.
-  return texts[0] === null ? null : readable;
+/** What `read` makes of each table; null where there are none. */
+async function readTables<T>(paths: readonly Table[], read: (path: Table) => Promise<T>): Promise<T[] | null> {
+  const results = await Promise.all(paths.map((path) => read(path).catch(() => null)));
+  const readable = results.filter((result) => result !== null);
+  // A machine without IPv6 has one table only; the first one has to be there.
+  return results[0] === null ? null : readable;
 }
 
-/** `sharedFor` in ms (`bounds.kernelReading`). */
-export function kernelTables(sharedFor: number, now: () => number, platform: string = process.platform): KernelTables {
+interface PortReader {
+  readonly all: (notBefore?: number) => Promise<Reading<ReadonlySet<number> | null>>;
+  /** The only one found last time, if it is still there; else null. */
+  readonly same: (notBefore?: number) => Promise<Reading<ReadonlySet<number> | null>>;
+}
+
+/** `sharedFor` in ms (`bounds.kernelReading`); `host`: where the proxy itself listens. */
+export function kernelTables(
+  sharedFor: number,
+  now: () => number,
+  host: string,
+  platform: string = process.platform,
+): KernelTables {
   if (platform !== 'linux') {
     return {
       connections: async () => ({ viewOf: () => 'unknown', readAt: now() }),
       listeners: async () => ({ inodes: NOBODY, readAt: 0 }),
     };
   }
-  const connections = shared(() => readTables(whole), sharedFor, now);
-  const listening = shared(() => readTables(listeningPart), sharedFor, now);
+  const connections = shared(() => readTables(tablesOf(host), whole), sharedFor, now);
+  const ports = new Map<number, PortReader>();
+  const readerOf = (port: number): PortReader => {
+    let found = NOBODY;
+    const all = async () => {
+      const inodes = await listenersOn(port);
+      found = inodes ?? NOBODY;
+      return inodes;
+    };
+    const same = async () => {
+      const before = found;
+      const [only] = before;
+      return only !== undefined && before.size === 1 && (await listens(only, port)) ? before : null;
+    };
+    return { all: shared(all, sharedFor, now), same: shared(same, sharedFor, now) };
+  };
   return {
     async connections(notBefore) {
       const { value: tables, at } = await connections(notBefore);
       return { viewOf: (tuple) => (tables === null ? 'unknown' : (viewIn(tuple, ...tables) ?? 'absent')), readAt: at };
     },
-    async listeners(port, notBefore) {
-      const { value: tables, at } = await listening(notBefore);
-      return { inodes: tables === null ? NOBODY : parseListeners(port, ...tables), readAt: at };
+    async listeners(port, notBefore, some = false) {
+      const reader = ports.get(port) ?? readerOf(port);
+      ports.set(port, reader);
+      const same = some ? await reader.same(notBefore) : null;
+      if (same !== null && same.value !== null) return { inodes: same.value, readAt: same.at };
+      const { value, at } = await reader.all(notBefore);
+      return { inodes: value ?? NOBODY, readAt: at };
     },
   };
 }

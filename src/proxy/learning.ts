@@ -13,10 +13,10 @@ export class Learning extends SessionLearning {
   }
 
   /** The generation begins with who listens now, which may be more than when this connection was opened. */
-  protected override learnt(session: Session): void {
+  protected override begun(session: Session): void {
     const before = session.upstream;
     this.#upstream
-      .identify()
+      .identifySoon()
       .then((identity) => {
         if (session.upstream === before && !restartedBetween(before, identity)) session.upstream = identity;
       })

@@ -122,7 +122,7 @@ export function resolveOptions(
 
 /** Where upstream is known to be down, connects first: only then can it be told whether it is still the same. */
 async function noticeRestart({ upstream, observer }: RouteRoom, session: Session): Promise<void> {
-  let identity = await upstream.identify();
+  let identity = await upstream.identify({ some: true });
   if (upstream.isDown(identity) && (await upstream.reach()) === null) identity = await upstream.identify();
   if (!restartedBetween(session.upstream, identity)) return;
   beginGeneration(session, identity);

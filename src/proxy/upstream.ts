@@ -8,6 +8,7 @@
  * No request is sent twice: undici writes a request once, and should it ever start to write one again we abort it.
  */
 import type { Socket } from 'node:net';
+import { setTimeout as pause } from 'node:timers/promises';
 import type { Dispatcher } from 'undici';
 import type { Fields } from '../core/fields.ts';
 import { NO_IDENTITY, type UpstreamIdentity } from '../core/ledger.ts';
@@ -77,6 +78,8 @@ interface Lane extends Seated {
 const KEEP_ALIVE_PROBE = 15_000;
 const IDLE_TIMEOUT = 4_000;
 const MOST_IDLE = 256;
+/** In ms. */
+const SOON = 250;
 /** undici opens the next connection for as long as each is closed before it has written the request. */
 const MOST_ATTEMPTS = 3;
 
@@ -100,6 +103,7 @@ export class Upstream {
   #listeners: ReadonlySet<number> = new Set();
   /** The port had a listener at some time, so that none now means something. */
   #hadListeners = false;
+  #soon: Promise<UpstreamIdentity> | null = null;
   #closed = false;
 
   constructor(options: UpstreamOptions) {
@@ -125,15 +129,28 @@ export class Upstream {
     return this.#open;
   }
 
-  /** Upstream as it is now, or as it was no earlier than `notBefore` (in ms). */
-  async identify(notBefore?: number): Promise<UpstreamIdentity> {
+  /**
+   * Upstream as it is now, or as it was no earlier than `notBefore` (in ms). `some`: it only matters whether it is still
+   * the same.
+   */
+  async identify(how: { readonly notBefore?: number; readonly some?: boolean } = {}): Promise<UpstreamIdentity> {
     if (!this.#options.watchRestarts) return NO_IDENTITY;
     if (this.#loopbackPort === null) return { ...NO_IDENTITY, incarnation: this.#incarnation };
-    const { inodes, readAt } = await this.#options.kernel.listeners(this.#loopbackPort, notBefore);
+    const { inodes, readAt } = await this.#options.kernel.listeners(this.#loopbackPort, how.notBefore, how.some);
     this.#hadListeners ||= inodes.size > 0;
     // One set for all connections and sessions that found the same: there may be thousands.
     if (!isSame(inodes, this.#listeners)) this.#listeners = inodes;
     return { incarnation: this.#incarnation, listeners: this.#listeners, readAt };
+  }
+
+  /** Upstream as it is in a moment: one look for all sessions that begin until then. */
+  identifySoon(): Promise<UpstreamIdentity> {
+    if (this.#loopbackPort === null) return this.identify();
+    this.#soon ??= pause(SOON, undefined, { ref: false }).then(() => {
+      this.#soon = null;
+      return this.identify();
+    });
+    return this.#soon;
   }
 
   /** No connect was refused since the last that succeeded. */
@@ -253,7 +270,7 @@ export class Upstream {
       const connection: Connection = { identity: NO_IDENTITY, socket };
       this.#noteConnected(connection);
       lane.connection = connection;
-      this.identify(this.#options.now())
+      this.identify({ notBefore: this.#options.now(), some: true })
         .then((identity) => {
           connection.identity = identity;
         })

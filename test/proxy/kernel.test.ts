@@ -5,7 +5,7 @@ import files from 'node:fs/promises';
 import { syncBuiltinESMExports } from 'node:module';
 import net from 'node:net';
 import { type TestContext, test } from 'node:test';
-import { endpoint, viewIn as find, kernelTables, parseListeners, tupleOf } from '../../src/proxy/kernel.ts';
+import { endpoint, viewIn as find, kernelTables, tupleOf } from '../../src/proxy/kernel.ts';
 import { eventually, within } from '../support/waiting.ts';
 
 const HEADING =
@@ -129,46 +129,103 @@ for (const [state, peerClosed] of Object.entries(PEER_CLOSED) as [keyof typeof S
   });
 }
 
-test('lines that are none, and a table that ends in the middle of one, do no harm', () => {
+test('lines that are none, and a table that ends in the middle of one, do no harm', async (t) => {
   const good = table({ local: OURS, remote: THEIRS, state: 'ESTABLISHED' });
   for (const text of ['', HEADING, '\n\n', `${good}  12: 0100007F`, `${good}garbage\n`, ': : :\n']) {
     assert.equal(viewIn(text) !== undefined, text.startsWith(good), JSON.stringify(text));
-    assert.equal(parseListeners(8808, text).size, 0);
+    stubTables(t, text);
+    assert.equal((await tablesRead()).size, 0);
   }
 });
 
-test('those who listen on the port at a loopback or wildcard address are found by their inodes', () => {
-  const at = (local: string, inode: number, state: Line['state'] = 'LISTEN'): Line => ({
-    local,
-    remote: '00000000:0000',
-    state,
-    inode,
-  });
-  const found = parseListeners(
-    8808,
+const listener = (local: string, inode: number, state: Line['state'] = 'LISTEN'): Line => ({
+  local,
+  remote: '00000000:0000',
+  state,
+  inode,
+});
+
+const tablesRead = async () => (await kernelTables(0, () => 1_000, '::', 'linux').listeners(8808)).inodes;
+
+test('those who listen on the port at a loopback or wildcard address are found by their inodes', async (t) => {
+  stubTables(
+    t,
     table(
-      at('0100007F:2268', 1),
-      at('0500007F:2268', 2),
-      at('00000000:2268', 3),
-      at('0302010A:2268', 40),
-      at('0100007F:2269', 50),
-      at('0100007F:2268', 60, 'ESTABLISHED'),
+      listener('0100007F:2268', 1),
+      listener('0500007F:2268', 2),
+      listener('00000000:2268', 3),
+      listener('0302010A:2268', 40),
+      listener('0100007F:2269', 50),
+      listener('0100007F:2268', 60, 'ESTABLISHED'),
     ),
-    table(at(OURS6, 4), at(`${'0'.repeat(32)}:2268`, 5), at(MAPPED_OURS, 6), at(THEIRS6.replace('C350', '2268'), 70)),
+    table(
+      listener(OURS6, 4),
+      listener(`${'0'.repeat(32)}:2268`, 5),
+      listener(MAPPED_OURS, 6),
+      listener(THEIRS6.replace('C350', '2268'), 70),
+    ),
   );
-  assert.deepEqual([...found].sort(), [1, 2, 3, 4, 5, 6]);
+  assert.deepEqual([...(await tablesRead())].sort(), [1, 2, 3, 4, 5, 6]);
+});
+
+test('lines are found wherever the pieces end that a table is read in', async (t) => {
+  for (let others = 0; others < 30; others++) {
+    const lines = Array.from({ length: others }, (_, i) => listener('0100007F:0050', 100 + i));
+    stubTables(t, table(...lines, listener(OURS, 7)), table(...lines, listener(OURS6, 8)));
+    assert.deepEqual([...(await tablesRead())], [7, 8], `after ${others} others`);
+  }
+});
+
+test('to see that the only one still listens, the second table is not read; with two, or another, it is', async (t) => {
+  const kernel = kernelTables(0, () => performance.now(), '::', 'linux');
+  const found = async (tcp: string, tcp6: string): Promise<[number[], number]> => {
+    const counted = stubTables(t, tcp, tcp6);
+    const { inodes } = await kernel.listeners(8808, performance.now(), true);
+    return [[...inodes], counted.others];
+  };
+  const [one, two, three] = [1, 2, 3].map((inode) => listener(OURS, inode)) as [Line, Line, Line];
+  assert.deepEqual(await found(table(one), HEADING), [[1], 1], 'nothing is known yet');
+  assert.deepEqual(await found(table(two, one), HEADING), [[1], 0]);
+  assert.deepEqual(await found(table(two), HEADING), [[2], 2], 'it is gone');
+  assert.deepEqual(await found(HEADING, table(listener(OURS6, 2))), [[2], 1]);
+  assert.deepEqual(await found(table(three), table(listener(OURS6, 4))), [[3, 4], 2]);
+  assert.deepEqual(await found(table(three), HEADING), [[3], 1], 'one of two may not have been the only one');
+});
+
+test('a connection is looked for in the table of the listener’s family, and in both where that is a name', async (t) => {
+  const line = { local: OURS, remote: THEIRS, state: 'ESTABLISHED' } as const;
+  const mapped = { local: MAPPED_OURS, remote: MAPPED_THEIRS, state: 'ESTABLISHED' } as const;
+  for (const [host, tcp, tcp6, others] of [
+    ['127.0.0.1', table(line), null, 0],
+    ['0.0.0.0', table(line), null, 0],
+    ['::', HEADING, table(mapped), 1],
+    ['localhost', table(line), HEADING, 1],
+    ['localhost', HEADING, table(mapped), 1],
+  ] as const) {
+    const counted = stubTables(t, tcp, tcp6);
+    const { viewOf } = await kernelTables(0, () => performance.now(), host, 'linux').connections();
+    assert.deepEqual(viewOf(connection), { unacknowledged: 0, peerClosed: false }, host);
+    assert.equal(counted.others, others, host);
+  }
 });
 
 // Sharing.
 
-/** Counts readings of the tables, and answers them with `text`, or not at all. */
-function stubTables(t: TestContext, text: string | null): { readings: number } {
-  const counted = { readings: 0 };
+/** Counts readings of the tables, and answers them with texts, or not at all. */
+function stubTables(
+  t: TestContext,
+  tcp: string | null,
+  tcp6: string | null = HEADING,
+): { readings: number; others: number } {
+  const counted = { readings: 0, others: 0 };
   const open = async (path: string) => {
     if (!path.startsWith('/proc/net/tcp')) throw new Error(`unexpected ${path}`);
-    if (path === '/proc/net/tcp') counted.readings += 1;
+    const isFirst = path === '/proc/net/tcp';
+    if (isFirst) counted.readings += 1;
+    else counted.others += 1;
+    const text = isFirst ? tcp : tcp6;
     if (text === null) throw Object.assign(new Error('EACCES'), { code: 'EACCES' });
-    let left = Buffer.from(path === '/proc/net/tcp' ? text : HEADING);
+    let left = Buffer.from(text);
     return {
       async read(into: Buffer) {
         const bytesRead = left.copy(into);
@@ -179,6 +236,7 @@ function stubTables(t: TestContext, text: string | null): { readings: number } {
       readFile: async () => left.toString('latin1'),
     };
   };
+  t.mock.restoreAll();
   t.mock.method(files, 'open', open as never);
   t.mock.method(files, 'readFile', (async (path: string) => (await open(path)).readFile()) as never);
   syncBuiltinESMExports();
@@ -192,7 +250,7 @@ function stubTables(t: TestContext, text: string | null): { readings: number } {
 test('a reading is shared for 20 ms, and no longer than until something happened that it cannot show', async (t) => {
   const counted = stubTables(t, table({ local: OURS, remote: THEIRS, state: 'ESTABLISHED', unacknowledged: 9 }));
   let now = 1_000;
-  const kernel = kernelTables(20, () => now, 'linux');
+  const kernel = kernelTables(20, () => now, '127.0.0.1', 'linux');
   const ask = async (notBefore?: number): Promise<number> => {
     const { viewOf, readAt } = await kernel.connections(notBefore);
     assert.deepEqual(viewOf(connection), { unacknowledged: 9, peerClosed: false });
@@ -214,7 +272,7 @@ test('a reading is shared for 20 ms, and no longer than until something happened
 test('a reading of who listens is shared in the same way', async (t) => {
   const counted = stubTables(t, table({ local: OURS, remote: '00000000:0000', state: 'LISTEN', inode: 7 }));
   let now = 1_000;
-  const kernel = kernelTables(20, () => now, 'linux');
+  const kernel = kernelTables(20, () => now, '127.0.0.1', 'linux');
   for (const [at, notBefore, readAt] of [
     [1_000, 0, 1_000],
     [1_020, 1_000, 1_000],
@@ -231,14 +289,14 @@ test('a reading of who listens is shared in the same way', async (t) => {
 
 test('where the table cannot be read, everything is unknown', async (t) => {
   stubTables(t, null);
-  const kernel = kernelTables(20, () => 1_000, 'linux');
+  const kernel = kernelTables(20, () => 1_000, '127.0.0.1', 'linux');
   assert.equal((await kernel.connections()).viewOf(connection), 'unknown');
   assert.equal((await kernel.listeners(8808)).inodes.size, 0);
 });
 
 test('on another system than Linux everything is unknown, and nothing is read', async (t) => {
   const counted = stubTables(t, HEADING);
-  const kernel = kernelTables(20, () => 1_000, 'darwin');
+  const kernel = kernelTables(20, () => 1_000, '127.0.0.1', 'darwin');
   assert.equal((await kernel.connections()).viewOf(connection), 'unknown');
   assert.equal((await kernel.listeners(8808)).inodes.size, 0);
   assert.equal(counted.readings, 0);
@@ -247,7 +305,7 @@ test('on another system than Linux everything is unknown, and nothing is read', 
 // Real sockets.
 
 const onLinux = process.platform === 'linux' ? {} : { skip: 'there is no such table here' };
-const reading = () => kernelTables(0, () => performance.now());
+const reading = () => kernelTables(0, () => performance.now(), 'localhost');
 
 interface Ends {
   readonly client: net.Socket;

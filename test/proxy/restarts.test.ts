@@ -183,7 +183,7 @@ function startHop(t: TestContext, url: string): Upstream {
     connectTimeout: 1_000,
     fieldBytes: 16_384,
     watchRestarts: true,
-    kernel: kernelTables(0, now, 'an operating system without such a table'),
+    kernel: kernelTables(0, now, '127.0.0.1', 'an operating system without such a table'),
     now,
   });
   t.after(() => hop.close());
