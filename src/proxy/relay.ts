@@ -6,6 +6,7 @@ import type { ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import { type Fields, firstValue } from '../core/fields.ts';
 import { lingerNow } from './linger.ts';
+import { reclaim } from './reclaim.ts';
 import type { Hop } from './upstream.ts';
 
 /** What RFC 9112 section 4 does not allow in a reason phrase; Node refuses to send it. */
@@ -45,6 +46,8 @@ export class Relay {
   /** What came in this turn of the loop: it leaves together at the turn's end. */
   #pieces: Buffer[] = [];
   #bytes = 0;
+  /** Since the client was behind last. */
+  #passed = 0;
   /** There are such among them whose flushing is to be told. */
   #tells = false;
   /** Writes with such bytes that the kernel has not taken. */
@@ -120,6 +123,8 @@ export class Relay {
     // The client is behind only if the bytes stay here: that a write is larger than Node's mark says little.
     if (isTaken || this.isBlocked || this.#response.writableLength <= MOST_WAITING) return;
     this.wait(CLIENT, true);
+    reclaim(this.#passed);
+    this.#passed = 0;
     this.#response.once('drain', () => this.wait(CLIENT, false));
   }
 
@@ -129,6 +134,7 @@ export class Relay {
     const bytes = this.#bytes;
     this.#pieces = [];
     this.#bytes = 0;
+    this.#passed += bytes;
     if (pieces.length > 1 && bytes <= pieces.length * SMALL) return Buffer.concat(pieces, bytes);
     const last = pieces.length - 1;
     for (let i = 0; i < last; i++) this.#response.write(pieces[i]!);
