@@ -62,7 +62,7 @@ export function furnish(dir: string): Workshop {
   // build it anew while we measure.
   const product = join(dir, 'product');
   mkdirSync(product);
-  for (const part of ['bin', 'src', 'package.json', 'tsconfig.json', 'tsconfig.build.json']) {
+  for (const part of ['bin', 'scripts', 'src', 'package.json', 'tsconfig.json', 'tsconfig.build.json']) {
     cpSync(join(ROOT, part), join(product, part), { recursive: true });
   }
   symlinkSync(join(ROOT, 'node_modules'), join(product, 'node_modules'));
