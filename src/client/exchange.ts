@@ -14,6 +14,7 @@ import {
   addRequests,
   announcesPolling,
   closeLeg,
+  joinGeneration,
   type Leg,
   NO_IDENTITY,
   openLeg,
@@ -297,7 +298,7 @@ export class Exchange implements PipeOwner {
       leg: this.#leg,
       target: this.#watch === null ? null : this.#target,
       answers: (answers) => {
-        if (this.#learning.answered(answers)) stream.generation = session.generation;
+        if (this.#learning.answered(answers)) joinGeneration(session, stream);
       },
     });
   }

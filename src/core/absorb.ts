@@ -19,7 +19,6 @@ import {
   forgetNotes,
   NOTHING_ELSEWHERE,
   noteOf,
-  openedIn,
   openStream,
   REQUEST_BYTES,
   type Session,
@@ -152,7 +151,7 @@ function absorbGeneration(
   { shift }: Moment,
 ): void {
   const before = session.generation;
-  const isOld = (stream: Stream): boolean => precedes(openedIn(session, stream) + shift, others, null);
+  const isOld = (stream: Stream): boolean => precedes(stream.openedAt + shift, others, null);
   const own = [...session.streams].filter((stream) => stream.generation === before && told.get(stream)?.opened);
   const begins = own.some(isOld);
   const anyOld = begins || [...streams.values()].some((parts) => isEarlier(parts, session, others, shift));

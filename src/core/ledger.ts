@@ -66,7 +66,8 @@ export interface Stream {
   strippedAt: Millis;
   /** Since when no exchange is open. */
   idleSince: Millis;
-  readonly openedAt: Millis;
+  /** Or when it became one of a later generation. */
+  openedAt: Millis;
   /** Another replica has an exchange of this stream open upstream, as far as the shared ledger says. */
   legsElsewhere: boolean;
   /** Something here is not in the shared ledger yet. Set by whoever changes the record, cleared by the store. */
@@ -313,6 +314,12 @@ export function beginGeneration(session: Session, upstream: UpstreamIdentity): v
 export function generationOver(session: Session, connection: UpstreamIdentity): Generation {
   const earlier = session.generation > 1 && restartedBetween(connection, session.upstream);
   return (earlier ? session.generation - 1 : session.generation) as Generation;
+}
+
+/** The generation began with an answer that this stream brought, and the stream is one of it. */
+export function joinGeneration(session: Session, stream: Stream): void {
+  stream.generation = session.generation;
+  stream.openedAt = session.begunAt ?? stream.openedAt;
 }
 
 export function endSession(session: Session, now: Millis): void {
@@ -602,11 +609,6 @@ function forgetStream(session: Session, stream: Stream, bounds: LedgerBounds, no
     session.bytes += FORGOTTEN_BYTES;
   }
   session.forgotten.add(stream.ring, now, bounds.openStreamMemory);
-}
-
-/** When a stream was opened, or became one of the generation: the `initialize` that began it may have been its own. */
-export function openedIn(session: Session, { openedAt, generation }: Stream): Millis {
-  return generation === session.generation ? Math.max(openedAt, session.begunAt ?? openedAt) : openedAt;
 }
 
 /** Another exchange of this stream is open upstream, beside one that is open here. */

@@ -6,7 +6,7 @@
 import { absorbViews, ELSEWHERE, NO_EVENTS } from './absorb.ts';
 import { provenSince, type Receipt } from './delivery.ts';
 import type { RingEntry } from './event-ring.ts';
-import { type Answer, type CursorNote, type LedgerBounds, openedIn, type Session, type Stream } from './ledger.ts';
+import type { Answer, CursorNote, LedgerBounds, Session, Stream } from './ledger.ts';
 import type { Probe } from './replay.ts';
 import type { EventKey, Millis, Position } from './terms.ts';
 import {
@@ -336,7 +336,7 @@ export class Replica {
     const opening: Opening | null = told.opened
       ? {
           kind: stream.kind,
-          at: calendar(openedIn(this.session, stream)),
+          at: calendar(stream.openedAt),
           untracked: stream.untracked,
           old: stream.generation < this.session.generation,
           requests: [...stream.requests.keys()],

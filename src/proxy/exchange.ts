@@ -28,6 +28,7 @@ import {
   closeLeg,
   generationOver,
   isDisplaced,
+  joinGeneration,
   type Leg,
   openLeg,
   openStream,
@@ -407,7 +408,7 @@ export class Exchange implements UpstreamListener, RelayListener, ReadingListene
 
   answering(answers: readonly ResponseHead[]): void {
     const session = this.#learning?.session ?? null;
-    if (session !== null && this.#learning?.answered(answers)) this.#leg!.stream.generation = session.generation;
+    if (session !== null && this.#learning?.answered(answers)) joinGeneration(session, this.#leg!.stream);
   }
 
   decoded(): void {

@@ -367,9 +367,9 @@ export class SharedStore implements SessionStore {
 
   // Who else is there.
 
+  /** Those that have fallen silent go with the next beat. */
   #isAlive(name: string): boolean {
-    const peer = this.#peers.get(name);
-    return peer !== undefined && this.#options.now() - peer.heardAt < SILENCE;
+    return this.#peers.has(name);
   }
 
   #hear(beats: Readonly<Record<string, string>>): void {

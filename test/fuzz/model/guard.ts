@@ -18,6 +18,7 @@ import {
   forgetExpired,
   generationOver,
   goBlind,
+  joinGeneration,
   type Leg,
   openLeg,
   openStream,
@@ -416,7 +417,7 @@ export class Exchange {
       return true;
     }
     const answers: ResponseHead[] = ids.map((key) => ({ key: key as RequestKey, kind: 'result' }));
-    if (answers.length > 0 && this.#learning!.answered(answers)) this.#leg.stream.generation = session.generation;
+    if (answers.length > 0 && this.#learning!.answered(answers)) joinGeneration(session, this.#leg.stream);
     const key = id === null ? null : keyOf(id);
     const found = this.#filter === null ? null : this.#judge(session, this.#filter, { key, length, answers });
     this.#filter?.ended(BYTES.length, found, true);
