@@ -9,7 +9,9 @@ import { alternate, byName, CpuWatch, type Scenario, type Stage, warmUp, withSub
 
 /** Commands that carry what is told and asked, and not what a connection says of itself. */
 const COUNTED = /^cmdstat_(hset|hdel|hgetall|pexpire):calls=(\d+)/gm;
+/** Of each subject in each round; a quick run makes fewer. */
 const RESUMES = 1_000;
+const QUICK_RESUMES = 200;
 const STREAMS = 50;
 const RATE = 20;
 
@@ -57,15 +59,11 @@ interface Redis {
   bytes(): Promise<number>;
 }
 
-/** Resumes of finished requests, one after the other on one connection; how long each took, in µs, sorted. */
-async function resumeTimes(port: number, session: string, cursors: readonly string[]): Promise<number[]> {
-  const times: number[] = [];
-  for (const cursor of cursors) {
-    const from = process.hrtime.bigint();
-    await get(port, session, cursor);
-    times.push(Number(process.hrtime.bigint() - from) / 1e3);
-  }
-  return times.sort((a, b) => a - b);
+/** How long a resume took, in µs. */
+async function resumeTime(port: number, session: string, cursor: string): Promise<number> {
+  const from = process.hrtime.bigint();
+  await get(port, session, cursor);
+  return Number(process.hrtime.bigint() - from) / 1e3;
 }
 
 function get(port: number, session: string, cursor: string): Promise<void> {
@@ -105,13 +103,22 @@ async function resumes(stage: Stage, subjects: readonly Subject[], other: Subjec
     for (let n = 0; n < requests; n += 1) await post(port, `/mcp?do=call&tag=${session}-${n}`, session);
   }
   await pause(500);
-  let turn = 0;
-  const results = await alternate(subjects, stage.plan.rounds, async (subject) => {
-    const wanted = Array.from({ length: RESUMES / stage.plan.rounds }, () => cursors[(turn += 1) % cursors.length]!);
-    const times = await resumeTimes(subject.port, session, wanted);
-    const at = (share: number): Figure => plain(times[Math.floor(share * (times.length - 1))]!);
-    return { p50: at(0.5), p99: at(0.99) };
-  });
+  // In turns, one at a time: what else the machine does is there for both. The first round only warms up.
+  const results = new Map(subjects.map((subject) => [subject, [] as Record<'p50' | 'p99', Figure>[]]));
+  const count = stage.plan.quick ? QUICK_RESUMES : RESUMES;
+  for (let round = 0; round <= stage.plan.rounds; round += 1) {
+    const times = new Map(subjects.map((subject) => [subject, [] as number[]]));
+    for (let n = 0; n < count; n += 1) {
+      for (const [subject, list] of times) {
+        list.push(await resumeTime(subject.port, session, cursors[n % cursors.length]!));
+      }
+    }
+    for (const [subject, list] of times) {
+      list.sort((a, b) => a - b);
+      const at = (share: number): Figure => plain(list[Math.floor(share * (list.length - 1))]!);
+      if (round > 0) results.get(subject)!.push({ p50: at(0.5), p99: at(0.99) });
+    }
+  }
   const row = (quantile: 'p50' | 'p99', added: boolean): Row => {
     const figures = byName(
       new Map([...results].map(([subject, list]) => [subject, list.map((both) => both[quantile])])),
