@@ -129,6 +129,7 @@ async function run({ plan, scenarios, json }: Wishes): Promise<number> {
   const targets = judge(rows);
   const seconds = Math.round((performance.now() - began) / 1_000);
   if (targets.length > 0) console.log(`${targetTable(targets)}\n`);
+  if (plan.quick) console.log('A quick run tells what has changed by a lot. For the targets, run it in full.\n');
   mkdirSync(dirname(json), { recursive: true });
   const at = new Date().toISOString();
   writeFileSync(

@@ -170,10 +170,12 @@ export const store: Scenario = {
       withSubjects(stage, ['product', 'product-store'], async (subjects, upstream) => {
         const rows = [await events(stage, subjects)];
         const other = await startSubject('product-store', upstream, stage.workshop);
-        for (const requests of [10, 100]) rows.push(...(await resumes(stage, subjects, other, requests)));
+        for (const requests of stage.plan.quick ? [10] : [10, 100])
+          rows.push(...(await resumes(stage, subjects, other, requests)));
         await other.stop();
         const [, shared] = subjects;
-        for (const sessions of [1, 5, 50]) rows.push(await operations(stage, shared!, redis, sessions));
+        for (const sessions of stage.plan.quick ? [1] : [1, 5, 50])
+          rows.push(await operations(stage, shared!, redis, sessions));
         return rows;
       }),
     ),

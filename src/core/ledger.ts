@@ -397,8 +397,17 @@ export function openLeg(stream: Stream, resumed: boolean, receipt: Receipt, from
   stream.openLegs += 1;
   stream.changed = true;
   const terminals = resumed ? new Map<RequestKey, EventKey | null>() : null;
-  const nothing = { events: 0, sawRetry: false, sawTerminal: false, listening: false };
-  return { stream, from, resumed, receipt, terminals, ...nothing };
+  return {
+    stream,
+    from,
+    resumed,
+    receipt,
+    events: 0,
+    terminals,
+    sawRetry: false,
+    sawTerminal: false,
+    listening: false,
+  };
 }
 
 /**

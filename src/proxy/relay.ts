@@ -101,6 +101,7 @@ export class Relay {
     response.sendDate = false;
     this.#bodyAllowed = method !== 'HEAD' && status !== 204 && status !== 304;
     response.writeHead(status, reason.replace(NOT_IN_REASON, ''), fields as string[]);
+    makeWhole(response);
     this.#endsByClose = this.#bodyAllowed && firstValue(fields, 'content-length') === null && !response.chunkedEncoding;
     this.#schedule();
   }
@@ -196,6 +197,11 @@ export class Relay {
     this.#end = end;
     this.#listener.closed(end);
   }
+}
+
+/** Node keeps the head as it was put together, in some thirty parts. Once it has been looked into, it is one string. */
+function makeWhole(response: ServerResponse & { readonly _header?: string | null }): void {
+  response._header?.charCodeAt(0);
 }
 
 function ignore(): void {}
