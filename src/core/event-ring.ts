@@ -11,7 +11,6 @@ import type { EventKey, Millis, Position } from './terms.ts';
 /** Lengths are packed beside positions; a longer block is never a candidate for dropping (`tap.maxHeldBytes`). */
 const LENGTH_RANGE = 2 ** 24;
 const FILTER_WORDS = 2048;
-const FILTER_BITS = FILTER_WORDS * 32;
 /** After this many streams a filter is full enough to be set aside. */
 const STREAMS_PER_FILTER = 1_000;
 
@@ -20,7 +19,8 @@ export class KeyFilter {
   readonly #words = new Uint32Array(FILTER_WORDS);
 
   add(key: EventKey): void {
-    for (const bit of bitsOf(key)) this.#words[bit >>> 5]! |= 1 << (bit & 31);
+    this.#words[wordOf(key)]! |= 1 << (key & 31);
+    this.#words[wordOf(key >>> 16)]! |= 1 << ((key >>> 16) & 31);
   }
 
   merge(other: KeyFilter): void {
@@ -33,7 +33,10 @@ export class KeyFilter {
   }
 
   mayHave(key: EventKey): boolean {
-    return bitsOf(key).every((bit) => (this.#words[bit >>> 5]! & (1 << (bit & 31))) !== 0);
+    return (
+      (this.#words[wordOf(key)]! & (1 << (key & 31))) !== 0 &&
+      (this.#words[wordOf(key >>> 16)]! & (1 << ((key >>> 16) & 31))) !== 0
+    );
   }
 
   static readonly bytes: number = FILTER_WORDS * 4;
@@ -55,9 +58,9 @@ export class KeyFilter {
   }
 }
 
-function bitsOf(key: EventKey): [number, number] {
-  // The key is a well mixed 53-bit hash, so its halves are independent.
-  return [key % FILTER_BITS, Math.floor(key / FILTER_BITS) % FILTER_BITS];
+/** Of sixteen bits, the upper eleven. A key is a well mixed 53-bit hash: its lowest sixteen bits and the next are independent. */
+function wordOf(bits: number): number {
+  return (bits >>> 5) & (FILTER_WORDS - 1);
 }
 
 /**
