@@ -100,7 +100,7 @@ export async function alternate<S extends Named, T>(
 
 /** In ms. `cpu` is the least CPU time that a proxy has to have had. */
 const WARMING = { slice: 400, cpu: 1_500, most: 10 } as const;
-const QUICK_WARMING = { slice: 200, cpu: 800, most: 6 } as const;
+const QUICK_WARMING = { slice: 150, cpu: 600, most: 6 } as const;
 
 /**
  * Puts subjects under load one after the other, until a slice of it costs no less CPU time than the one before: then
