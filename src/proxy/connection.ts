@@ -35,6 +35,7 @@ export function watchConnection(socket: Watched, now: () => Millis): ClientConne
   if (known !== undefined) return known;
   const { localAddress = '', localPort = 0, remoteAddress = '', remotePort = 0 } = socket;
   const ends = [localAddress, localPort, remoteAddress, remotePort] as const;
+  socket.on('error', onError);
   socket.on('end', onEnd);
   socket.on('close', onClose);
   const connection: ClientConnection = {
@@ -55,6 +56,10 @@ function noteClosed({ facts, now }: ClientConnection, by: 'client' | 'us'): void
   facts.closedAt = now();
 }
 
+function onError(this: Watched): void {
+  this[CONNECTION]!.facts.failed = true;
+}
+
 function onEnd(this: Watched): void {
   const connection = this[CONNECTION]!;
   noteClosed(connection, 'client');
@@ -62,9 +67,8 @@ function onEnd(this: Watched): void {
   if (connection.response !== null && !connection.response.writableEnded) this.destroy();
 }
 
-function onClose(this: Watched, failed: boolean): void {
+function onClose(this: Watched): void {
   const connection = this[CONNECTION]!;
-  if (failed) connection.facts.failed = true;
   noteClosed(connection, 'us');
   for (const exchange of connection.exchanges) exchange.connectionClosed();
 }

@@ -131,7 +131,8 @@ export class Upstream {
 
   /**
    * Upstream as it is now, or as it was no earlier than `notBefore` (in ms). `some`: it only matters whether it is still
-   * the same.
+   * the same. That is for a resume alone: whoever has joined since serves nobody before a connection is opened, and that
+   * looks for all.
    */
   async identify(how: { readonly notBefore?: number; readonly some?: boolean } = {}): Promise<UpstreamIdentity> {
     if (!this.#options.watchRestarts) return NO_IDENTITY;
@@ -270,7 +271,7 @@ export class Upstream {
       const connection: Connection = { identity: NO_IDENTITY, socket };
       this.#noteConnected(connection);
       lane.connection = connection;
-      this.identify({ notBefore: this.#options.now(), some: true })
+      this.identify({ notBefore: this.#options.now() })
         .then((identity) => {
           connection.identity = identity;
         })

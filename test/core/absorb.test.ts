@@ -11,6 +11,7 @@ import {
   endSession,
   isComplete,
   isDisplaced,
+  joinGeneration,
   type Leg,
   NO_IDENTITY,
   reviveSession,
@@ -147,6 +148,19 @@ describe('what crosses', () => {
     a.tell().hear();
     b.tell().hear();
     assert.deepEqual([a.session.generation, b.session.generation], [gA, gB], 'hearing it again begins no other');
+  });
+
+  test('the stream that brought the initialize is of the generation that it began, however long it took', () => {
+    const a = new Told();
+    const { stream } = a.unanswered(1, 'e1');
+    a.unanswered(2, 'f1');
+    a.after(SKEW + 1);
+    beginGeneration(a.session, NO_IDENTITY);
+    a.session.begunAt = a.now;
+    joinGeneration(a.session, stream);
+    const b = a.tell().other().hear();
+    assert.equal(b.verdict('e1'), 'forward in-window');
+    assert.equal(b.verdict('f1'), 'refuse generation-mismatch');
   });
 
   test('a generation that only one replica noticed is over for its own streams, and for no others', () => {

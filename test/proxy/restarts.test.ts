@@ -6,7 +6,7 @@ import { type TestContext, test } from 'node:test';
 import { type ConfigFile, configFrom } from '../../src/config.ts';
 import { restartedBetween } from '../../src/core/ledger.ts';
 import { startProxy } from '../../src/main.ts';
-import { kernelTables } from '../../src/proxy/kernel.ts';
+import { type KernelTables, kernelTables } from '../../src/proxy/kernel.ts';
 import { type Hop, Upstream } from '../../src/proxy/upstream.ts';
 import { createClient } from '../support/client.ts';
 import { type Guard, startGuard } from '../support/guard.ts';
@@ -174,16 +174,21 @@ async function startInFront(t: TestContext, url: string): Promise<Pick<Guard, 'c
   return { client, url: proxy.url };
 }
 
-/** A hop toward `url` where the kernel does not tell who listens. */
-function startHop(t: TestContext, url: string): Upstream {
-  const now = (): number => performance.now();
+const now = (): number => performance.now();
+
+/** A hop toward `url`, where the kernel by default does not tell who listens. */
+function startHop(
+  t: TestContext,
+  url: string,
+  kernel: KernelTables = kernelTables(0, now, '127.0.0.1', 'an operating system without such a table'),
+): Upstream {
   const hop = new Upstream({
     origin: new URL(url).origin,
     tls: {},
     connectTimeout: 1_000,
     fieldBytes: 16_384,
     watchRestarts: true,
-    kernel: kernelTables(0, now, '127.0.0.1', 'an operating system without such a table'),
+    kernel,
     now,
   });
   t.after(() => hop.close());
@@ -206,6 +211,27 @@ test('where nobody tells who listens, a refused connect is a restart once a late
   assert.equal(await hop.reach(), null);
   assert.equal(hop.isDown(await hop.identify()), false);
   assert.equal(restartedBetween(before, await hop.identify()), true);
+});
+
+test('a connection opened while a second process joins is of both: that the first one ends is no restart', async (t) => {
+  const { upstream } = await startGuard(t);
+  let listening = new Set([1]);
+  const hop = startHop(t, upstream.url, {
+    connections: async () => ({ viewOf: () => 'unknown', readAt: now() }),
+    // As `kernelTables`: a look for the one that is known does not see the other.
+    listeners: async (_port, _notBefore, some) => ({
+      inodes: some && listening.has(1) ? new Set([1]) : listening,
+      readAt: now(),
+    }),
+  });
+  await hop.identify();
+  listening = new Set([1, 2]);
+  assert.equal(await hop.reach(), null);
+  const { identity } = ask(hop);
+  listening = new Set([2]);
+  const after = await hop.identify({ some: true });
+  assert.deepEqual([...after.listeners], [2]);
+  assert.equal(restartedBetween(identity, after), false);
 });
 
 test('there too a resume waits for the connect, and upstream does not see the cursor of before the restart', async (t) => {
