@@ -65,27 +65,25 @@ function namedByConnection(fields: Fields): ReadonlySet<string> {
   return named ?? NOTHING_NAMED;
 }
 
-/** End-to-end fields only, after those in `kept`; those in `without` (lower case) are left out too. */
-export function endToEnd(fields: Fields, without: ReadonlySet<string>, kept: string[] = []): string[] {
+/** What `without` names in lower case, and what is not end-to-end anyway: one search instead of two. */
+export const leavingOut = (...without: readonly string[]): ReadonlySet<string> => new Set([...HOP_BY_HOP, ...without]);
+
+/** The fields after those in `kept`, but for those in `out` (see {@link leavingOut}) or named by `Connection`. */
+export function endToEnd(fields: Fields, out: ReadonlySet<string> = HOP_BY_HOP, kept: string[] = []): string[] {
   const named = namedByConnection(fields);
   for (let i = 0; i + 1 < fields.length; i += 2) {
     const name = fields[i]!;
     const lower = name.toLowerCase();
-    if (HOP_BY_HOP.has(lower) || named.has(lower) || without.has(lower)) continue;
+    if (out.has(lower) || (named !== NOTHING_NAMED && named.has(lower))) continue;
     kept.push(name, fields[i + 1]!);
   }
   return kept;
 }
 
-const UPSTREAM_SETS: ReadonlySet<string> = new Set([
-  'host',
-  'expect',
-  'x-forwarded-for',
-  'x-forwarded-host',
-  'x-forwarded-proto',
-  'via',
-]);
-const UPSTREAM_SETS_AND_CURSOR: ReadonlySet<string> = new Set([...UPSTREAM_SETS, 'last-event-id']);
+const UPSTREAM_SETS = ['host', 'expect', 'x-forwarded-for', 'x-forwarded-host', 'x-forwarded-proto', 'via'];
+const OUT_UPSTREAM = leavingOut(...UPSTREAM_SETS);
+const OUT_UPSTREAM_STRIPPED = leavingOut(...UPSTREAM_SETS, 'last-event-id');
+const OUT_RESIZED = leavingOut('content-length');
 
 export interface TowardUpstream {
   /** Authority of upstream, with its port unless it is the scheme's default. */
@@ -105,13 +103,17 @@ export function towardUpstream(fields: Fields, how: TowardUpstream): string[] {
   const forwardedFor = allValues(fields, 'x-forwarded-for');
   const forwardedHost = firstValue(fields, 'x-forwarded-host') ?? how.clientAuthority;
   const host = how.preserveHost && how.clientAuthority !== null ? how.clientAuthority : how.authority;
-  const out = endToEnd(fields, how.strip ? UPSTREAM_SETS_AND_CURSOR : UPSTREAM_SETS, ['Host', host]);
-  out.push('X-Forwarded-For', [...forwardedFor, how.clientAddress].join(', '));
+  const out = endToEnd(fields, how.strip ? OUT_UPSTREAM_STRIPPED : OUT_UPSTREAM, ['Host', host]);
+  out.push('X-Forwarded-For', after(forwardedFor, how.clientAddress));
   if (forwardedHost !== null) out.push('X-Forwarded-Host', forwardedHost);
   out.push('X-Forwarded-Proto', firstValue(fields, 'x-forwarded-proto') ?? how.scheme);
-  out.push('Via', [...allValues(fields, 'via'), `${how.httpVersion} mcp-resume-guard`].join(', '));
+  out.push('Via', after(allValues(fields, 'via'), `${how.httpVersion} mcp-resume-guard`));
   return out;
 }
+
+/** A list with one more member. */
+const after = (values: readonly string[], last: string): string =>
+  values.length === 0 ? last : `${values.join(', ')}, ${last}`;
 
 /** Whether another intermediary stands between us and the client (then our connection proves nothing about it). */
 export function cameThroughIntermediary(fields: Fields): boolean {
@@ -155,13 +157,13 @@ export interface TowardClient {
   readonly upstreamOrigin: string;
   /** The same of ours, as the client named it; null where it did not. */
   readonly ourOrigin: string | null;
-  /** In lower case; left out as well. */
-  readonly without: ReadonlySet<string>;
+  /** The body is not what it was: leave out `Content-Length`. */
+  readonly resized: boolean;
 }
 
 /** The fields of the response the client gets: end-to-end ones, as they are, but for `Location`. */
-export function towardClient(fields: Fields, { upstreamOrigin, ourOrigin, without }: TowardClient): string[] {
-  const kept = endToEnd(fields, without);
+export function towardClient(fields: Fields, { upstreamOrigin, ourOrigin, resized }: TowardClient): string[] {
+  const kept = endToEnd(fields, resized ? OUT_RESIZED : HOP_BY_HOP);
   for (let i = 0; i + 1 < kept.length; i += 2) {
     if (kept[i]!.length !== 8 || kept[i]!.toLowerCase() !== 'location') continue;
     kept[i + 1] = rewriteLocation(kept[i + 1]!, upstreamOrigin, ourOrigin);

@@ -179,22 +179,34 @@ function longRunUntil(bytes: Uint8Array, from: number, end: number): number {
   const last = words.length - 3;
   let w = 0;
   for (; w < last; w += 4) {
-    if (((odd(words[w]!) | odd(words[w + 1]!) | odd(words[w + 2]!) | odd(words[w + 3]!)) & 0x80808080) !== 0) break;
+    if (
+      ((doubtful(words[w]!) | doubtful(words[w + 1]!) | doubtful(words[w + 2]!) | doubtful(words[w + 3]!)) & HIGH) !==
+      0
+    )
+      break;
+  }
+  for (; w < last; w += 4) {
+    if (((odd(words[w]!) | odd(words[w + 1]!) | odd(words[w + 2]!) | odd(words[w + 3]!)) & HIGH) !== 0) break;
   }
   i += 4 * w;
   while (i < end && isPlain(bytes[i]!)) i++;
   return i;
 }
 
+const HIGH = 0x80808080;
+
 /**
- * Has a high bit set where a byte of the word is a quote, a backslash or a control character.
- * `(x - k * 0x01010101) & ~x & 0x80808080` is not zero where some byte of x is below k (k <= 128). Exchanging 0x20 and
- * 0x22, which is what `^ 0x02` does to them, puts the quote among the controls.
+ * Has a high bit set where a byte of the word is a quote, a backslash or a control character, or is not ASCII. Of ASCII,
+ * `x - k * 0x01010101` has one where some byte of x is below k. Exchanging 0x20 and 0x22, which is what `^ 0x02` does to
+ * them, puts the quote among the controls.
  */
+function doubtful(word: number): number {
+  return ((word ^ 0x02020202) - 0x21212121) | ((word ^ 0x5c5c5c5c) - 0x01010101);
+}
+
+/** The same without what is not ASCII. */
 function odd(word: number): number {
-  const low = word ^ 0x02020202;
-  const slash = word ^ 0x5c5c5c5c;
-  return ((low - 0x21212121) & ~low) | ((slash - 0x01010101) & ~slash);
+  return doubtful(word) & ~word;
 }
 
 // Captured tokens

@@ -2,10 +2,11 @@
  * The metrics of behaviour.md section 11, on prom-client. Counters of things that happen a million times are plain
  * numbers here and are read when somebody scrapes.
  */
-import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
+import { Counter, collectDefaultMetrics, Gauge, Registry } from 'prom-client';
 import { type Action, type ResumeFacts, RULES, type Rule } from '../core/decide.ts';
 import { OUTCOMES } from '../core/replay.ts';
 import type { ExchangeReport, Observer } from '../report.ts';
+import { createHistogram } from './histogram.ts';
 
 export interface Gauges {
   readonly sessions: () => number;
@@ -31,8 +32,8 @@ export function createMetrics(gauges: Gauges): Metrics {
   const registers = [registry];
   const counter = <L extends string>(name: string, help: string, labelNames: readonly L[] = []): Counter<L> =>
     new Counter({ name: `mcp_resume_guard_${name}`, help, labelNames: [...labelNames], registers });
-  const histogram = (name: string, help: string): Histogram =>
-    new Histogram({ name: `mcp_resume_guard_${name}`, help, buckets: SECONDS, registers });
+  const histogram = (name: string, help: string): ((seconds: number) => void) =>
+    createHistogram(registry, `mcp_resume_guard_${name}`, help, SECONDS);
   const collected = (name: string, help: string, value: () => number): void => {
     new Gauge({
       name: `mcp_resume_guard_${name}`,
@@ -114,8 +115,8 @@ export function createMetrics(gauges: Gauges): Metrics {
       if (report.verdict === 'refuse' && report.rule !== null && ABSORBED.has(report.rule)) absorbed.inc();
     },
     exchange(report: ExchangeReport) {
-      exchangeSeconds.observe(report.duration / 1_000);
-      if (report.firstByteAfter !== null) firstByteSeconds.observe(report.firstByteAfter / 1_000);
+      exchangeSeconds(report.duration / 1_000);
+      if (report.firstByteAfter !== null) firstByteSeconds(report.firstByteAfter / 1_000);
     },
     events(count) {
       events += count;
@@ -128,7 +129,7 @@ export function createMetrics(gauges: Gauges): Metrics {
     generation: (cause) => generations.inc({ cause }),
     lateEmpty: () => replays.inc({ outcome: 'late-empty' }),
     instanceAlternates: () => {},
-    eventDelay: (seconds) => eventDelay.observe(seconds),
+    eventDelay,
   };
   return { registry, observer };
 }

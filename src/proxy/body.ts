@@ -5,6 +5,7 @@
 import type { IncomingMessage } from 'node:http';
 import { Readable } from 'node:stream';
 import type { MessageScanner, Messages } from '../core/jsonrpc.ts';
+import { atTurnsEnd, type Turning } from './turn.ts';
 
 export interface BodyListener {
   /** The request can be sent: without a body, with all of it, or with a stream of it. Once. */
@@ -17,10 +18,11 @@ export interface BodyListener {
 /** Larger bodies are streamed even when they came in one piece. */
 const GATHER_BYTES = 65_536;
 
-export class RequestBody {
+export class RequestBody implements Turning {
   readonly #request: IncomingMessage;
   readonly #scanner: MessageScanner | null;
   readonly #maxBytes: number;
+  readonly #listener: BodyListener;
   #gathered: Buffer[] | null = [];
   #bytes = 0;
   #stream: Readable | null = null;
@@ -29,38 +31,44 @@ export class RequestBody {
   #over = false;
 
   /** `maxBytes`: 0 for no limit. */
-  constructor(request: IncomingMessage, scanner: MessageScanner | null, maxBytes: number) {
+  constructor(request: IncomingMessage, scanner: MessageScanner | null, maxBytes: number, listener: BodyListener) {
     this.#request = request;
     this.#scanner = scanner;
     this.#maxBytes = maxBytes;
+    this.#listener = listener;
   }
 
-  start(listener: BodyListener): void {
+  start(): void {
     const request = this.#request;
     const { headers } = request;
     if (headers['content-length'] === undefined && headers['transfer-encoding'] === undefined) {
-      if (this.#scanner !== null) listener.read(this.#scanner.end());
-      listener.ready(null);
+      if (this.#scanner !== null) this.#listener.read(this.#scanner.end());
+      this.#listener.ready(null);
       request.resume();
       return;
     }
     if (this.#maxBytes > 0 && Number(headers['content-length'] ?? 0) > this.#maxBytes) {
-      listener.tooLarge();
+      this.#listener.tooLarge();
       return;
     }
-    request.on('data', (chunk: Buffer) => this.#data(chunk, listener));
-    request.on('end', () => this.#end(listener));
-    request.on('error', () => {});
-    setImmediate(() => this.#startStream(listener));
+    request.on('data', (chunk: Buffer) => this.#data(chunk));
+    request.on('end', () => this.#end());
+    request.on('error', ignore);
+    atTurnsEnd(this);
   }
 
-  #data(chunk: Buffer, listener: BodyListener): void {
+  /** @internal */
+  turnEnded(): void {
+    this.#startStream();
+  }
+
+  #data(chunk: Buffer): void {
     if (this.#over) return;
     this.#bytes += chunk.length;
     if (this.#maxBytes > 0 && this.#bytes > this.#maxBytes) {
       this.#over = true;
       this.#gathered = null;
-      listener.tooLarge();
+      this.#listener.tooLarge();
       return;
     }
     this.#scanner?.push(chunk, 0, chunk.length);
@@ -71,28 +79,28 @@ export class RequestBody {
       return;
     }
     this.#gathered.push(chunk);
-    if (this.#bytes > GATHER_BYTES) this.#startStream(listener);
+    if (this.#bytes > GATHER_BYTES) this.#startStream();
   }
 
-  #end(listener: BodyListener): void {
+  #end(): void {
     if (this.#over) return;
     this.#ended = true;
-    if (this.#scanner !== null) listener.read(this.#scanner.end());
+    if (this.#scanner !== null) this.#listener.read(this.#scanner.end());
     if (this.#gathered === null) {
       this.#stream?.push(null);
       return;
     }
     const pieces = this.#gathered;
     this.#gathered = null;
-    listener.ready(pieces.length === 1 ? pieces[0]! : Buffer.concat(pieces));
+    this.#listener.ready(pieces.length === 1 ? pieces[0]! : Buffer.concat(pieces));
   }
 
-  #startStream(listener: BodyListener): void {
+  #startStream(): void {
     if (this.#gathered === null || this.#request.destroyed) return;
     const pieces = this.#gathered;
     this.#gathered = null;
     const stream = new Readable({ read: () => this.#request.resume() });
-    stream.on('error', () => {});
+    stream.on('error', ignore);
     stream.on('close', () => this.#request.resume());
     this.#request.on('close', () => {
       // Half a request must not look like a whole one.
@@ -100,6 +108,8 @@ export class RequestBody {
     });
     this.#stream = stream;
     for (const piece of pieces) stream.push(piece);
-    listener.ready(stream);
+    this.#listener.ready(stream);
   }
 }
+
+function ignore(): void {}

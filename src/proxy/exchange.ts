@@ -10,6 +10,7 @@
  * data and the end.
  */
 import { type IncomingMessage, type ServerResponse, STATUS_CODES } from 'node:http';
+import type { Readable } from 'node:stream';
 import type { Receipt } from '../core/delivery.ts';
 import {
   cameThroughIntermediary,
@@ -42,7 +43,7 @@ import type { Outcome } from '../core/replay.ts';
 import { noteStrip, type Owner, placeholderFor, settleLateEmpty, settleReplay, settleStrip } from '../core/resolve.ts';
 import { type ErrorCode, errorBody, GuardError } from '../errors.ts';
 import type { ExchangeReport, OpenedStream } from '../report.ts';
-import { RequestBody } from './body.ts';
+import { type BodyListener, RequestBody } from './body.ts';
 import type { ClientConnection } from './connection.ts';
 import { KeepAlive } from './keep-alive.ts';
 import { Learning } from './learning.ts';
@@ -51,6 +52,7 @@ import { agentOf, refusalAnswer, refusalContext } from './refuse.ts';
 import { Relay, type RelayListener, type StreamEnd, TAP } from './relay.ts';
 import { decideResume, NOT_ASKED, type Resume } from './resume.ts';
 import type { RouteRoom } from './room.ts';
+import { pathOf } from './target.ts';
 import type { Hop, UpstreamListener } from './upstream.ts';
 import { Watch } from './watch.ts';
 
@@ -75,17 +77,15 @@ interface Head {
   readonly fields: Fields;
 }
 
-const NOTHING: ReadonlySet<string> = new Set();
 /** Of so many chunks one has its delay taken. */
 const DELAY_SAMPLE = 64;
-const LENGTH: ReadonlySet<string> = new Set(['content-length']);
 
 let exchanges = 0;
 
 /** Counts exchanges of this process, upgraded connections among them. */
 export const nextExchange = (): number => ++exchanges;
 
-export class Exchange implements UpstreamListener, RelayListener, ReadingListener, OpenedStream {
+export class Exchange implements BodyListener, UpstreamListener, RelayListener, ReadingListener, OpenedStream {
   /** Among the listener's. */
   seat: number | null = null;
   readonly id = nextExchange();
@@ -100,6 +100,8 @@ export class Exchange implements UpstreamListener, RelayListener, ReadingListene
   readonly #learning: Learning | null;
   #posted: Messages | null = null;
   #resume: Resume | null = null;
+  /** Upstream is not to see the cursor. */
+  #strips = false;
   #hop: Hop | null = null;
   /** Upstream has nothing more to say, or was cut off. */
   #upstreamOver = false;
@@ -203,7 +205,8 @@ export class Exchange implements UpstreamListener, RelayListener, ReadingListene
     this.#status = status;
     if (this.#room.draining()) this.#in.response.shouldKeepAlive = false;
     this.#relay.head(status, STATUS_CODES[status] ?? '', fields, this.#method);
-    this.#relay.end(body);
+    this.#relay.write(Buffer.from(body));
+    this.#relay.end();
     this.#reportDecision();
   }
 
@@ -214,23 +217,11 @@ export class Exchange implements UpstreamListener, RelayListener, ReadingListene
     const encoding = firstValue(this.#fields, 'content-encoding');
     const plain = encoding === null || encoding.trim().toLowerCase() === 'identity';
     const scanner = reads && plain ? new MessageScanner('requests') : null;
-    const body = new RequestBody(this.#in.request, scanner, this.#room.bodyBytes);
-    body.start({
-      ready: (payload) => this.#dispatch(strip, payload),
-      read: (messages) => {
-        this.#posted = messages;
-        if (this.#leg !== null && this.#learning?.session != null) {
-          addRequests(this.#learning.session, this.#leg.stream, messages);
-        }
-      },
-      tooLarge: () => {
-        this.#hop?.abort();
-        this.failed(new GuardError('body-too-large'));
-      },
-    });
+    this.#strips = strip;
+    new RequestBody(this.#in.request, scanner, this.#room.bodyBytes, this).start();
   }
 
-  #dispatch(strip: boolean, body: Buffer | NodeJS.ReadableStream | null): void {
+  ready(body: Buffer | Readable | null): void {
     if (this.#relay.over) return;
     const { upstream, route } = this.#room;
     const fields = towardUpstream(this.#fields, {
@@ -240,10 +231,22 @@ export class Exchange implements UpstreamListener, RelayListener, ReadingListene
       clientAddress: this.#in.connection.address,
       scheme: this.#in.scheme,
       httpVersion: this.#in.request.httpVersion,
-      strip,
+      strip: this.#strips,
     });
     this.#hop = upstream.dispatch({ method: this.#method, path: this.#in.target, fields, body }, this);
     this.#relay.follow(this.#hop);
+  }
+
+  read(messages: Messages): void {
+    this.#posted = messages;
+    if (this.#leg !== null && this.#learning?.session != null) {
+      addRequests(this.#learning.session, this.#leg.stream, messages);
+    }
+  }
+
+  tooLarge(): void {
+    this.#hop?.abort();
+    this.failed(new GuardError('body-too-large'));
   }
 
   // From upstream.
@@ -345,7 +348,7 @@ export class Exchange implements UpstreamListener, RelayListener, ReadingListene
     const out = towardClient(fields, {
       upstreamOrigin: this.#room.upstream.origin,
       ourOrigin: this.#in.authority === null ? null : `${this.#in.scheme}://${this.#in.authority}`,
-      without: this.#reading?.filters ? LENGTH : NOTHING,
+      resized: this.#reading?.filters ?? false,
     });
     const stripped = this.#resume?.verdict.action === 'strip' && this.#room.route.mode === 'enforce';
     if (stripped && this.#room.proxyStatus && status >= 200 && status <= 299) {
@@ -605,7 +608,7 @@ export class Exchange implements UpstreamListener, RelayListener, ReadingListene
     return {
       id: this.id,
       method: this.#method,
-      path: this.#in.target.split('?', 1)[0]!,
+      path: pathOf(this.#in.target),
       route: route.name,
       guarded: this.#learning !== null,
       status: this.#status,

@@ -15,6 +15,7 @@ import { Exchange } from './exchange.ts';
 import { endConnection, lingerAfter } from './linger.ts';
 import type { RouteRoom } from './room.ts';
 import { Roster } from './roster.ts';
+import { covers, isGuarded, pathOf, readTarget } from './target.ts';
 import { createUpgrader, declineUpgrade, hasFraming, isWebSocketUpgrade, rawAnswer, reportUpgrade } from './upgrade.ts';
 
 export interface ListenerOptions {
@@ -185,7 +186,7 @@ export class Listener {
       listener: this,
     });
     this.#exchanges.add(exchange);
-    connection.exchanges = connection.exchanges.concat(exchange);
+    connection.exchanges = [...connection.exchanges, exchange];
     exchange.start();
   }
 
@@ -270,7 +271,7 @@ export class Listener {
         towardClient(fields, {
           upstreamOrigin: upstream.origin,
           ourOrigin: authority === null ? null : `${this.#scheme}://${authority}`,
-          without: NOTHING,
+          resized: false,
         }),
     });
   }
@@ -283,8 +284,6 @@ export class Listener {
     endConnection(socket, rawAnswer(code));
   }
 }
-
-const NOTHING: ReadonlySet<string> = new Set();
 
 /**
  * What other programs read in another way than we do (RFC 9112 section 11.2). Node's parser refuses most of it: both
@@ -302,22 +301,6 @@ function isWelcome({ headers }: IncomingMessage, { bodyBytes }: RouteRoom): bool
   return bodyBytes === 0 || Number(headers['content-length'] ?? 0) <= bodyBytes;
 }
 
-/** Path and query as sent, and the authority: of an absolute target (RFC 9112 section 3.2.2), else of `Host`. */
-function readTarget(request: IncomingMessage): { target: string; authority: string | null } {
-  const url = request.url ?? '/';
-  const host = request.headers.host ?? null;
-  if (url.startsWith('/')) return { target: url, authority: host };
-  const absolute = /^https?:\/\/([^/?#]*)(.*)$/i.exec(url);
-  if (absolute === null) return { target: url, authority: host };
-  const rest = absolute[2]!;
-  return { target: rest.startsWith('/') ? rest : `/${rest}`, authority: absolute[1]! };
-}
-
-function pathOf(target: string): string {
-  const query = target.indexOf('?');
-  return query === -1 ? target : target.slice(0, query);
-}
-
 /** The first request of a client carries neither field; what it accepts gives it away. */
 function isMcp({ method, headers }: IncomingMessage): boolean {
   return (
@@ -325,23 +308,6 @@ function isMcp({ method, headers }: IncomingMessage): boolean {
     headers['mcp-protocol-version'] !== undefined ||
     (method === 'POST' && headers.accept?.includes('text/event-stream') === true)
   );
-}
-
-function isGuarded(route: Route, target: string): boolean {
-  if (route.guarded === null) return true;
-  const path = pathOf(target);
-  return path === route.guarded || path === `${route.guarded}/`;
-}
-
-function covers(route: Route, authority: string | null, target: string): boolean {
-  if (route.host !== null && route.host !== hostOf(authority)) return false;
-  const path = pathOf(target);
-  const prefix = route.prefix.endsWith('/') ? route.prefix : `${route.prefix}/`;
-  return path === route.prefix || path.startsWith(prefix);
-}
-
-function hostOf(authority: string | null): string {
-  return (authority ?? '').toLowerCase().replace(/:\d*$/, '');
 }
 
 /** How often a request has passed a guard, by its `Via` (RFC 9110 section 7.6.3). */

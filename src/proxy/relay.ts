@@ -7,6 +7,7 @@ import type { Socket } from 'node:net';
 import { type Fields, firstValue } from '../core/fields.ts';
 import { lingerNow } from './linger.ts';
 import { reclaim } from './reclaim.ts';
+import { atTurnsEnd, type Turning } from './turn.ts';
 import type { Hop } from './upstream.ts';
 
 /** What RFC 9112 section 4 does not allow in a reason phrase; Node refuses to send it. */
@@ -33,7 +34,7 @@ export interface RelayListener {
   closed(end: StreamEnd): void;
 }
 
-export class Relay {
+export class Relay implements Turning {
   readonly #response: ServerResponse;
   readonly #listener: RelayListener;
   #hop: Hop | null = null;
@@ -53,6 +54,10 @@ export class Relay {
   /** Writes with such bytes that the kernel has not taken. */
   #unflushed = 0;
   #scheduled = false;
+  /** The length of the body is known beforehand: no event stream, then, that somebody reads as it comes. */
+  #isBounded = false;
+  /** In order, at the turn's end. */
+  #isEnding = false;
 
   constructor(response: ServerResponse, listener: RelayListener) {
     this.#response = response;
@@ -101,8 +106,9 @@ export class Relay {
     response.sendDate = false;
     this.#bodyAllowed = method !== 'HEAD' && status !== 204 && status !== 304;
     response.writeHead(status, reason.replace(NOT_IN_REASON, ''), fields as string[]);
-    makeWhole(response);
-    this.#endsByClose = this.#bodyAllowed && firstValue(fields, 'content-length') === null && !response.chunkedEncoding;
+    this.#isBounded = !this.#bodyAllowed || firstValue(fields, 'content-length') !== null;
+    this.#endsByClose = !this.#isBounded && !response.chunkedEncoding;
+    if (!this.#isBounded) makeWhole(response);
     this.#schedule();
   }
 
@@ -155,15 +161,18 @@ export class Relay {
   #schedule(): void {
     if (this.#scheduled) return;
     this.#scheduled = true;
-    process.nextTick(flushAtTurnsEnd, this);
+    // An event does not wait for what came on other connections.
+    if (this.#isBounded) atTurnsEnd(this);
+    else process.nextTick(endTurn, this);
   }
 
   /** @internal */
   turnEnded(): void {
     this.#scheduled = false;
-    if (this.over) return;
-    if (this.#pieces.length > 0) this.flush();
-    else if (!this.#response.writableEnded) this.#response.flushHeaders();
+    if (this.over || this.#response.writableEnded) return;
+    if (this.#isEnding) this.#finish();
+    else if (this.#pieces.length > 0) this.flush();
+    else this.#response.flushHeaders();
   }
 
   /** The client's connection is gone, or has no more use for this response. */
@@ -172,13 +181,26 @@ export class Relay {
   }
 
   /** Ends in order. */
-  end(last?: string): void {
+  end(): void {
     if (this.over) return;
-    const piece = this.#pieces.length === 0 ? undefined : this.#handOver();
-    if (last !== undefined && piece !== undefined) this.#response.write(piece);
-    const final = last ?? piece;
-    if (final === undefined) this.#response.end();
-    else this.#response.end(final, this.#whenTaken());
+    this.#isEnding = true;
+    if (!this.#isBounded) this.#finish();
+    else this.#schedule();
+  }
+
+  #finish(): void {
+    const { socket } = this.#response;
+    if (this.#pieces.length === 0) {
+      this.#response.end();
+    } else if (this.#isBounded && this.#bytes <= SMALL && socket !== null) {
+      // Node writes a head and what is text as one string, which costs less than gathering the two.
+      socket.cork();
+      this.#response.write(this.#handOver().toString('latin1'), 'latin1', this.#whenTaken());
+      socket.uncork();
+      this.#response.end();
+    } else {
+      this.#response.end(this.#handOver(), this.#whenTaken());
+    }
   }
 
   /** Ends so that nobody can take it for the end: a reset where only the end of the connection ends the body. */
@@ -206,6 +228,6 @@ function makeWhole(response: ServerResponse & { readonly _header?: string | null
 
 function ignore(): void {}
 
-function flushAtTurnsEnd(relay: Relay): void {
+function endTurn(relay: Relay): void {
   relay.turnEnded();
 }

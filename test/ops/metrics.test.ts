@@ -1,7 +1,9 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
+import { Histogram, Registry } from 'prom-client';
 import { RULES } from '../../src/core/decide.ts';
 import { OUTCOMES } from '../../src/core/replay.ts';
+import { createHistogram } from '../../src/ops/histogram.ts';
 import { createMetrics, type Metrics } from '../../src/ops/metrics.ts';
 import { startGuard } from '../support/guard.ts';
 import { block, priming, result } from '../support/messages.ts';
@@ -101,6 +103,19 @@ describe('metrics', () => {
     metrics.observer.exchange(report({ duration: 1_500, firstByteAfter: 20 }));
     assert.equal(await sample(metrics, 'exchange_seconds_sum'), 1.5);
     assert.equal(await sample(metrics, 'first_byte_seconds_sum'), 0.02);
+  });
+
+  test("histograms read as the library's own would", async () => {
+    const [name, help, bounds] = ['a_seconds', 'Seconds of a.', [0.0005, 0.001, 2.5, 300]] as const;
+    const [ours, theirs] = [new Registry(), new Registry()];
+    const observe = createHistogram(ours, name, help, bounds);
+    const histogram = new Histogram({ name, help, buckets: [...bounds], registers: [theirs] });
+    assert.equal(await ours.metrics(), await theirs.metrics());
+    for (const value of [0, 0.0005, 0.00051, 2.5, 2.6, 300, 300.1, 1e9]) {
+      observe(value);
+      histogram.observe(value);
+      assert.equal(await ours.metrics(), await theirs.metrics(), String(value));
+    }
   });
 });
 

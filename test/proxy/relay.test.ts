@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { once } from 'node:events';
-import { createServer } from 'node:http';
+import { createServer, type ServerResponse } from 'node:http';
 import net, { type AddressInfo } from 'node:net';
 import { test } from 'node:test';
 import { promisify } from 'node:util';
@@ -39,6 +39,39 @@ test('bytes count as flushed only when all that were to be told of have left, no
   client.on('data', () => {});
   await eventually('the bytes to be flushed', () => left.length > 0);
   assert.deepEqual(left, [0]);
+});
+
+test('an answer of known length leaves at the end of the turn, with those that came in it; an event before', async (t) => {
+  const responses: ServerResponse[] = [];
+  const server = createServer((_, response) => responses.push(response));
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address() as AddressInfo;
+  const clients = [1, 2, 3].map(() => net.connect(port, '127.0.0.1'));
+  t.after(() => {
+    for (const client of clients) client.destroy();
+    server.close();
+  });
+  for (const client of clients) client.write('GET / HTTP/1.1\r\nHost: localhost\r\n\r\n');
+  await eventually('three requests', () => responses.length === 3);
+  const sockets = responses.map(({ socket }) => socket!);
+  const sent = (): boolean[] => sockets.map(({ bytesWritten }) => bytesWritten > 0);
+  const relays = responses.map(
+    (response) => new Relay(response, { flushed: () => {}, finished: () => {}, closed: () => {} }),
+  );
+  for (const relay of relays.slice(0, 2)) {
+    relay.head(200, 'OK', ['Content-Length', '2'], 'GET');
+    relay.write(Buffer.from('ok'));
+    relay.end();
+  }
+  relays[2]!.head(200, 'OK', ['Content-Type', 'text/event-stream'], 'GET');
+  relays[2]!.write(Buffer.from('data: 1\n\n'));
+  await new Promise<void>((resolve) => process.nextTick(resolve));
+  assert.deepEqual(sent(), [false, false, true]);
+  await new Promise<void>((resolve) => setImmediate(resolve));
+  assert.deepEqual(sent(), [true, true, true]);
+  const [answer] = await once(clients[0]!, 'data');
+  assert.match(String(answer), /^HTTP\/1\.1 200 OK\r\n(.+\r\n)*\r\nok$/);
 });
 
 /** Reads 64 KB a millisecond at most, in a process of its own: what it leaves lying about is not ours. */

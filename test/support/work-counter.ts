@@ -3,8 +3,8 @@
  * the last time as a line of the log, `event: "work"`. Counts, unlike times, are the same on a busy machine.
  */
 import { createHook } from 'node:async_hooks';
-import { OutgoingMessage } from 'node:http';
 import { Session } from 'node:inspector';
+import { Socket } from 'node:net';
 import { MemoryStore } from '../../src/store/memory.ts';
 
 export interface Work {
@@ -12,7 +12,7 @@ export interface Work {
   readonly promises: number;
   /** Calls of `process.nextTick`. */
   readonly ticks: number;
-  /** Calls of `write` and `end` on responses to clients. */
+  /** What connections of clients hand to the kernel: each is one call of it at least. */
   readonly writes: number;
   /** Bytes put together from several pieces. */
   readonly joined: number;
@@ -33,18 +33,20 @@ createHook({
   },
 }).enable();
 
-/** Calls `seen` before each call of a method. */
-function count<T extends object>(owner: T, method: keyof T, seen: (result: unknown) => void): void {
+/** Calls `seen` after each call of a method. */
+function count<T extends object>(owner: T, method: keyof T, seen: (result: unknown, on: T) => void): void {
   const original = owner[method] as (...args: unknown[]) => unknown;
   owner[method] = function counted(this: unknown, ...args: unknown[]) {
     const result = original.apply(this, args);
-    seen(result);
+    seen(result, this as T);
     return result;
   } as T[keyof T];
 }
 
-count(OutgoingMessage.prototype, 'write', () => void (writes += 1));
-count(OutgoingMessage.prototype, 'end', () => void (writes += 1));
+for (const method of ['_write', '_writev'] as const) {
+  // Only what a server has accepted knows its server.
+  count(Socket.prototype, method, (_, socket) => void (writes += 'server' in socket && socket.server ? 1 : 0));
+}
 count(Buffer, 'concat', (buffer) => void (joined += (buffer as Buffer).length));
 for (const method of ['recall', 'learn'] as const) count(MemoryStore.prototype, method, () => void (store += 1));
 
