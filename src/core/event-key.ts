@@ -12,6 +12,7 @@
  */
 
 import type { EventKey } from './terms.ts';
+import { wordAt } from './words.ts';
 
 const SPACE = 32;
 const TAB = 9;
@@ -71,6 +72,31 @@ export class KeyHasher {
     if (end > to) this.#absorb(bytes, to, end);
   }
 
+  /** The key of an ID that is here in whole, as `start`, one `update` and `finish` would find it, for two thirds of the price. */
+  hash(bytes: Uint8Array, start: number, end: number): EventKey | null {
+    let at = start;
+    let to = end;
+    while (at < to && isBlank(bytes[at]!)) at++;
+    while (to > at && isBlank(bytes[to - 1]!)) to--;
+    const length = to - at;
+    let a = this.#seedA;
+    let b = this.#seedB;
+    let nul = 0;
+    for (const last = to - 3; at < last; at += 4) {
+      const word = wordAt(bytes, at);
+      nul |= nulIn(word);
+      a = laneA(a, word);
+      b = laneB(b, word);
+    }
+    let word = 0;
+    for (let shift = 0; at < to; at++, shift += 8) {
+      if (bytes[at] === 0) nul = 1;
+      word |= bytes[at]! << shift;
+    }
+    this.#nul = nul;
+    return keyOf(a, b, word, length);
+  }
+
   /** Whether a NUL was seen since `start`. The HTML standard ignores the whole `id` line then. */
   get hasNul(): boolean {
     return this.#nul !== 0;
@@ -78,14 +104,7 @@ export class KeyHasher {
 
   /** The key of the bytes since `start`; `null` if nothing but blanks came, or more than {@link MAX_ID_BYTES}. */
   finish(): EventKey | null {
-    const length = this.#keptLength;
-    if (length === 0 || length > MAX_ID_BYTES) return null;
-    // The last word may be short; the length tells `a` from `a` and a NUL.
-    const a = laneA(this.#keptA, this.#keptWord) ^ length;
-    const b = laneB(this.#keptB, this.#keptWord) ^ length;
-    const low = avalanche((a + b) | 0);
-    const high = avalanche(b ^ low);
-    return ((high & 0x1f_ffff) * 0x1_0000_0000 + (low >>> 0)) as EventKey;
+    return keyOf(this.#keptA, this.#keptB, this.#keptWord, this.#keptLength);
   }
 
   #absorb(bytes: Uint8Array, start: number, end: number): void {
@@ -106,9 +125,8 @@ export class KeyHasher {
     while (at < end) {
       if (left === 0) {
         for (const last = end - 3; at < last; at += 4) {
-          word = bytes[at]! | (bytes[at + 1]! << 8) | (bytes[at + 2]! << 16) | (bytes[at + 3]! << 24);
-          // Not zero exactly if one of the four bytes is: only then does the borrow reach a high bit that was clear.
-          nul |= (word - 0x01010101) & ~word & 0x80808080;
+          word = wordAt(bytes, at);
+          nul |= nulIn(word);
           a = laneA(a, word);
           b = laneB(b, word);
         }
@@ -137,10 +155,7 @@ export class KeyHasher {
  * `null` when nothing is left without outer blanks, or more than {@link MAX_ID_BYTES}.
  */
 export function eventKeyOfBytes(bytes: Uint8Array, start: number, end: number, seed: number): EventKey | null {
-  const hasher = new KeyHasher(seed);
-  hasher.start();
-  hasher.update(bytes, start, end);
-  return hasher.finish();
+  return new KeyHasher(seed).hash(bytes, start, end);
 }
 
 /**
@@ -180,6 +195,21 @@ export function eventKeyOfFieldAsUtf8(value: string, seed: number): EventKey | n
 
 function isBlank(byte: number): boolean {
   return byte === SPACE || byte === TAB;
+}
+
+/** Not zero exactly if one of the four bytes is: only then does the borrow reach a high bit that was clear. */
+function nulIn(word: number): number {
+  return (word - 0x01010101) & ~word & 0x80808080;
+}
+
+/** `word` holds the bytes of the last one, which may be short; the length tells `a` from `a` and a NUL. */
+function keyOf(stateA: number, stateB: number, word: number, length: number): EventKey | null {
+  if (length === 0 || length > MAX_ID_BYTES) return null;
+  const a = laneA(stateA, word) ^ length;
+  const b = laneB(stateB, word) ^ length;
+  const low = avalanche((a + b) | 0);
+  const high = avalanche(b ^ low);
+  return ((high & 0x1f_ffff) * 0x1_0000_0000 + (low >>> 0)) as EventKey;
 }
 
 function laneA(state: number, word: number): number {

@@ -13,6 +13,7 @@
  * of a few kilobytes at most.
  */
 import type { RequestKey } from './terms.ts';
+import { Spelling } from './words.ts';
 
 /** A request: an object with a key `id` and a string as `method`. */
 export interface RequestHead {
@@ -260,10 +261,10 @@ function spells(bytes: Uint8Array, from: number, ascii: string): boolean {
 }
 
 /** How nearly every message with a method begins: what reading it key by key would find, found at once. */
-const REQUEST_BEGINS = '{"jsonrpc":"2.0","method":"';
+const REQUEST_BEGINS = new Spelling('{"jsonrpc":"2.0","method":"');
 
 function beginsAsRequest(bytes: Uint8Array, from: number, to: number): boolean {
-  return to - from >= REQUEST_BEGINS.length && spells(bytes, from, REQUEST_BEGINS);
+  return to - from >= REQUEST_BEGINS.length && REQUEST_BEGINS.isAt(bytes, from);
 }
 
 function keyOfNumberAt(bytes: Uint8Array, from: number, to: number): RequestKey {

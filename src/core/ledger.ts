@@ -452,7 +452,14 @@ export function announcesPolling(stream: Stream): boolean {
   return !isFinished(stream) && last !== null && last.clean && !last.sawTerminal && last.polls;
 }
 
-const NOBODY: readonly { readonly key: RequestKey; readonly target: Stream | null }[] = [];
+/** An answer, and the stream that waits for it. */
+interface Awaited {
+  readonly key: RequestKey;
+  readonly target: Stream | null;
+}
+
+const NOBODY: readonly Awaited[] = [];
+const isFirst = ({ key, target }: Awaited): boolean => target?.requests.get(key) === null;
 
 /** An event as the scanner reports it. */
 export interface SeenEvent {
@@ -472,9 +479,8 @@ export function recordEvent(session: Session, leg: Leg, event: SeenEvent, answer
   if (event.retry) leg.sawRetry = true;
   const awaited =
     answers.length === 0 ? NOBODY : answers.map(({ key }) => ({ key, target: streamAwaiting(session, stream, key) }));
-  const answersAnew = awaited.some(({ key, target }) => target?.requests.get(key) === null);
-  const repeated =
-    leg.resumed && event.key !== null && !answersAnew ? stream.ring.findEqual(event.key, event.length) : null;
+  const mayRepeat = leg.resumed && event.key !== null && !awaited.some(isFirst);
+  const repeated = mayRepeat ? stream.ring.findEqual(event.key!, event.length) : null;
   const position = repeated ?? ((stream.mark + 1) as Position);
   if (repeated === null) {
     stream.mark = position;
