@@ -3,7 +3,7 @@
  * is what an operator writes and whose output is what the program works with: durations become milliseconds, sizes
  * bytes. Every schema words its own complaint, as the rest of a sentence that starts with the setting's name.
  */
-import { z } from 'zod';
+import * as z from 'zod';
 import { parseStore } from './config-store.ts';
 
 /** A form: its schema, and how the text of a variable or option becomes the schema's input. */

@@ -2,7 +2,7 @@
  * Every setting there is: its key in the file, its form, its default and what it is for. The variables, the options of
  * the command line, `config/schema.json` and the check of `config/default.yaml` all follow from this one table.
  */
-import { z } from 'zod';
+import * as z from 'zod';
 import {
   address,
   addressOrOff,
