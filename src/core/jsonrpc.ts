@@ -179,16 +179,8 @@ function longRunUntil(bytes: Uint8Array, from: number, end: number): number {
   const words = new Int32Array(bytes.buffer, bytes.byteOffset + i, (end - i) >> 2);
   const last = words.length - 3;
   let w = 0;
-  for (; w < last; w += 4) {
-    if (
-      ((doubtful(words[w]!) | doubtful(words[w + 1]!) | doubtful(words[w + 2]!) | doubtful(words[w + 3]!)) & HIGH) !==
-      0
-    )
-      break;
-  }
-  for (; w < last; w += 4) {
-    if (((odd(words[w]!) | odd(words[w + 1]!) | odd(words[w + 2]!) | odd(words[w + 3]!)) & HIGH) !== 0) break;
-  }
+  while (w < last && !isDoubtful(words, w)) w += 4;
+  while (w < last && !isOdd(words, w)) w += 4;
   i += 4 * w;
   while (i < end && isPlain(bytes[i]!)) i++;
   return i;
@@ -196,18 +188,24 @@ function longRunUntil(bytes: Uint8Array, from: number, end: number): number {
 
 const HIGH = 0x80808080;
 
+/** Whether one of four words may hold a quote, a backslash or a control character: all of ASCII that do, and others. */
+function isDoubtful(words: Int32Array, w: number): boolean {
+  return ((below(words[w]!) | below(words[w + 1]!) | below(words[w + 2]!) | below(words[w + 3]!)) & HIGH) !== 0;
+}
+
+/** Whether one of four words does. Of bytes beyond ASCII none does. */
+function isOdd(words: Int32Array, w: number): boolean {
+  const [a, b, c, d] = [words[w]!, words[w + 1]!, words[w + 2]!, words[w + 3]!];
+  return (((below(a) & ~a) | (below(b) & ~b) | (below(c) & ~c) | (below(d) & ~d)) & HIGH) !== 0;
+}
+
 /**
  * Has a high bit set where a byte of the word is a quote, a backslash or a control character, or is not ASCII. Of ASCII,
  * `x - k * 0x01010101` has one where some byte of x is below k. Exchanging 0x20 and 0x22, which is what `^ 0x02` does to
  * them, puts the quote among the controls.
  */
-function doubtful(word: number): number {
+function below(word: number): number {
   return ((word ^ 0x02020202) - 0x21212121) | ((word ^ 0x5c5c5c5c) - 0x01010101);
-}
-
-/** The same without what is not ASCII. */
-function odd(word: number): number {
-  return doubtful(word) & ~word;
 }
 
 // Captured tokens

@@ -54,7 +54,7 @@ export class Relay implements Turning {
   /** Writes with such bytes that the kernel has not taken. */
   #unflushed = 0;
   #scheduled = false;
-  /** The length of the body is known beforehand: no event stream, then, that somebody reads as it comes. */
+  /** The length of the body is known beforehand, or there is none: hardly a stream that somebody reads as it comes. */
   #isBounded = false;
   /** In order, at the turn's end. */
   #isEnding = false;

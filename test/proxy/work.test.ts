@@ -85,7 +85,7 @@ test('an event costs no look at the store, next to no promise, and few bytes', a
     assert.ok(each(work.promises) <= 0.01, `${name}: ${each(work.promises)} promises an event`);
     assert.ok(each(work.writes) <= 0.1, `${name}: ${each(work.writes)} writes an event`);
     assert.ok(work.joined <= 1.2 * bytes, `${name}: ${work.joined} bytes joined of ${bytes}`);
-    assert.ok(each(work.allocated) <= 600, `${name}: ${each(work.allocated)} bytes allocated an event`);
+    assert.ok(each(work.allocated) <= 500, `${name}: ${each(work.allocated)} bytes allocated an event`);
   }
 });
 
