@@ -106,10 +106,9 @@ test('a small request with a small answer costs one write, one look at the store
   t.diagnostic(JSON.stringify(done));
   const each = (count: number): number => count / REQUESTS;
   assert.ok(each(done.store) <= 1.01, `${each(done.store)} calls of the store a request`);
-  // Now and then a head comes in before its body.
-  assert.ok(each(done.writes) <= 1.2, `${each(done.writes)} writes a request`);
+  assert.ok(each(done.writes) <= 1.01, `${each(done.writes)} writes a request`);
   assert.ok(each(done.promises) <= 0.01, `${each(done.promises)} promises a request`);
-  assert.ok(each(done.ticks) <= 11, `${each(done.ticks)} ticks a request`);
+  assert.ok(each(done.ticks) <= 10, `${each(done.ticks)} ticks a request`);
   assert.equal(done.joined, 0, 'nothing is put together');
   assert.ok(each(done.allocated) <= 30_000, `${each(done.allocated)} bytes allocated a request`);
 });

@@ -113,8 +113,11 @@ export class Exchange {
   async answer(status: number, fields: Fields = {}, body: Uint8Array | string = ''): Promise<void> {
     const bytes = asBuffer(body);
     const bodiless = this.method === 'HEAD' || status === 204 || status === 304;
-    await this.head(status, fields, bodiless ? {} : { framing: `length:${bytes.length}` });
-    if (!bodiless && bytes.length > 0) await this.raw(bytes);
+    this.socket.cork();
+    const head = this.head(status, fields, bodiless ? {} : { framing: `length:${bytes.length}` });
+    const rest = bodiless || bytes.length === 0 ? null : this.raw(bytes);
+    this.socket.uncork();
+    await Promise.all([head, rest]);
   }
 
   /** A whole JSON answer. */
