@@ -1,8 +1,8 @@
 /**
  * Builds the package into `dist`: each module by itself, for whoever imports some of them, and the command line in a few
  * files, since a hundred modules take Node.js longer to find and read than they take to run: that was a fifth of the time
- * from start to listening. Other packages stay where they are, but for zod: the command line needs a few of
- * its modules, and all of them were a fourth of its heap.
+ * from start to listening. Other packages stay where they are, but for zod: the command line needs a few of its
+ * modules, and all of them were a fourth of its heap.
  */
 import { execFileSync } from 'node:child_process';
 import { cpSync, rmSync } from 'node:fs';

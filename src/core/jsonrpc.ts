@@ -188,12 +188,12 @@ function longRunUntil(bytes: Uint8Array, from: number, end: number): number {
 
 const HIGH = 0x80808080;
 
-/** Whether one of four words may hold a quote, a backslash or a control character: all of ASCII that do, and others. */
+/** Whether one of four words holds a quote, a backslash, a control character, or something that is not ASCII. */
 function isDoubtful(words: Int32Array, w: number): boolean {
   return ((below(words[w]!) | below(words[w + 1]!) | below(words[w + 2]!) | below(words[w + 3]!)) & HIGH) !== 0;
 }
 
-/** Whether one of four words does. Of bytes beyond ASCII none does. */
+/** The same without what is not ASCII. */
 function isOdd(words: Int32Array, w: number): boolean {
   const [a, b, c, d] = [words[w]!, words[w + 1]!, words[w + 2]!, words[w + 3]!];
   return (((below(a) & ~a) | (below(b) & ~b) | (below(c) & ~c) | (below(d) & ~d)) & HIGH) !== 0;

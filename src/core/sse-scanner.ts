@@ -15,7 +15,7 @@
 
 import { KeyHasher } from './event-key.ts';
 import type { EventKey } from './terms.ts';
-import { Spelling, wordAt } from './words.ts';
+import { bytesOf, Spelling, wordAt } from './words.ts';
 
 /** What a blank line ended. One object per scanner, reused: valid only during the call it is handed to. */
 export interface Block {
@@ -73,12 +73,12 @@ const DATA = 0;
 const EVENT = 1;
 const ID = 2;
 const RETRY = 3;
-const NAMES = ['data:', 'event:', 'id:', 'retry:'].map(charCodes);
+const NAMES = ['data:', 'event:', 'id:', 'retry:'].map(bytesOf);
 const NO_FIELD = -1;
-// `data`, `id:` and `even` as words.
-const DATA_WORD = 0x61746164;
-const ID_WORD = 0x3a6469;
-const EVENT_WORD = 0x6e657665;
+// What a line of such a field begins with, as a word.
+const DATA_WORD = wordAt(bytesOf('data'), 0);
+const ID_WORD = wordAt(bytesOf('id:\0'), 0);
+const EVENT_WORD = wordAt(bytesOf('even'), 0);
 const T = 0x74;
 
 // A value that can no longer become what it is compared with.
@@ -360,8 +360,4 @@ function fieldAt(chunk: Uint8Array, start: number): number {
 function indexOrSize(chunk: Uint8Array, byte: number, from: number): number {
   const index = chunk.indexOf(byte, from);
   return index === -1 ? chunk.length : index;
-}
-
-function charCodes(text: string): Uint8Array {
-  return Uint8Array.from(text, (char) => char.charCodeAt(0));
 }

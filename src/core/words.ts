@@ -5,6 +5,10 @@ export function wordAt(bytes: Uint8Array, at: number): number {
   return bytes[at]! | (bytes[at + 1]! << 8) | (bytes[at + 2]! << 16) | (bytes[at + 3]! << 24);
 }
 
+export function bytesOf(ascii: string): Uint8Array {
+  return Uint8Array.from(ascii, (char) => char.charCodeAt(0));
+}
+
 /** An ASCII text of four bytes or more, to be looked for. */
 export class Spelling {
   readonly bytes: Uint8Array;
@@ -12,7 +16,7 @@ export class Spelling {
   readonly #words: Int32Array;
 
   constructor(ascii: string) {
-    this.bytes = Uint8Array.from(ascii, (char) => char.charCodeAt(0));
+    this.bytes = bytesOf(ascii);
     this.length = ascii.length;
     this.#words = Int32Array.from({ length: Math.ceil(this.length / 4) }, (_, i) =>
       wordAt(this.bytes, this.#offset(i)),

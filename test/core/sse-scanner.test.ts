@@ -267,6 +267,13 @@ const rows: Row[] = [
     bytes: `data: {"a":"\xe4\xb8\x96\xf0\x9f\x8c\x8d"}\n\nid: 1\ndata: \xff\xc2\x85\n\n`,
     blocks: [{ data: '{"a":"\xe4\xb8\x96\xf0\x9f\x8c\x8d"}' }, { id: '1', data: '\xff\xc2\x85' }],
   },
+  // Whole lines without their blank line
+  ...['event: message', 'event: note', 'id: 1', 'data: a', 'retry: 1'].map((line) => ({
+    name: `${line} alone is content that waits for its end`,
+    bytes: `${line}\n`,
+    blocks: [],
+    ...UNFINISHED,
+  })),
 ];
 
 function assertReading(reading: Reading, bytes: Uint8Array, row: Row, how: string): void {

@@ -74,6 +74,33 @@ test('an answer of known length leaves at the end of the turn, with those that c
   assert.match(String(answer), /^HTTP\/1\.1 200 OK\r\n(.+\r\n)*\r\nok$/);
 });
 
+test('the bytes of an answer of known length are told of when they leave, small or large', async (t) => {
+  for (const size of [10, 100_000]) {
+    const told: string[] = [];
+    const server = createServer((_, response) => {
+      const relay = new Relay(response, {
+        flushed: () => told.push('flushed'),
+        finished: () => {},
+        closed: () => told.push('closed'),
+      });
+      relay.head(200, 'OK', ['Content-Type', 'text/event-stream', 'Content-Length', String(size)], 'GET');
+      relay.write(Buffer.alloc(size, 'x'), true);
+      relay.end();
+    });
+    server.listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    const client = net.connect((server.address() as AddressInfo).port, '127.0.0.1');
+    t.after(() => {
+      client.destroy();
+      server.close();
+    });
+    client.write('GET / HTTP/1.1\r\nHost: localhost\r\n\r\n');
+    client.on('data', () => {});
+    await eventually('the end of the exchange', () => told.includes('closed'));
+    assert.deepEqual(told, ['flushed', 'closed'], `${size} bytes`);
+  }
+});
+
 /** Reads 64 KB a millisecond at most, in a process of its own: what it leaves lying about is not ours. */
 const SLOW_CLIENT = `
   const client = require('node:net').connect(Number(process.argv[1]), '127.0.0.1');
