@@ -14,7 +14,7 @@ export interface ClientConnection {
   /** The latest response on it. */
   response: ServerResponse | null;
   /** Those under way on it: more than one where the client sends requests without waiting. */
-  exchanges: readonly { connectionClosed(): void }[];
+  exchanges: readonly { clientEnded(): void; connectionClosed(): void }[];
   /** What came last was no HTTP. */
   broken: boolean;
   readonly now: () => Millis;
@@ -36,7 +36,8 @@ export function watchConnection(socket: Watched, now: () => Millis): ClientConne
   const { localAddress = '', localPort = 0, remoteAddress = '', remotePort = 0 } = socket;
   const ends = [localAddress, localPort, remoteAddress, remotePort] as const;
   socket.on('error', onError);
-  socket.on('end', onEnd);
+  // Before Node's own listener, which closes our side.
+  socket.prependListener('end', onEnd);
   socket.on('close', onClose);
   const connection: ClientConnection = {
     facts: { failed: false, closed: null, closedAt: null, requestedAt: 0, ends },
@@ -63,6 +64,7 @@ function onError(this: Watched): void {
 function onEnd(this: Watched): void {
   const connection = this[CONNECTION]!;
   noteClosed(connection, 'client');
+  for (const exchange of connection.exchanges) exchange.clientEnded();
   // A client that ends its side has left; Node would go on writing to it.
   if (connection.response !== null && !connection.response.writableEnded) this.destroy();
 }

@@ -156,6 +156,11 @@ export class Exchange implements BodyListener, UpstreamListener, RelayListener, 
     );
   }
 
+  /** The client has ended its side. It may read on, and an answer that is here in whole leaves before we end ours. */
+  clientEnded(): void {
+    this.#relay.turnEnded();
+  }
+
   /** The client's connection is gone. Node says so only to the response whose turn it is. */
   connectionClosed(): void {
     this.#relay.left();

@@ -166,8 +166,9 @@ export class Relay implements Turning {
     else process.nextTick(endTurn, this);
   }
 
-  /** @internal */
+  /** Sends what has come in, if anything waits to be sent; may be called before its time. */
   turnEnded(): void {
+    if (!this.#scheduled) return;
     this.#scheduled = false;
     if (this.over || this.#response.writableEnded) return;
     if (this.#isEnding) this.#finish();

@@ -8,6 +8,7 @@ import net, { type AddressInfo } from 'node:net';
 import { test } from 'node:test';
 import { promisify } from 'node:util';
 import { NO_IDENTITY } from '../../src/core/ledger.ts';
+import { watchConnection } from '../../src/proxy/connection.ts';
 import { Relay } from '../../src/proxy/relay.ts';
 import { eventually } from '../support/waiting.ts';
 
@@ -100,6 +101,38 @@ test('the bytes of an answer of known length are told of when they leave, small 
     assert.deepEqual(told, ['flushed', 'closed'], `${size} bytes`);
   }
 });
+
+for (const [what, answers] of [
+  ['an answer that is here in whole reaches a client that ends its side in the same turn', true],
+  ['a client that ends its side while it waits gets nothing, no head of ours either', false],
+] as const) {
+  test(what, async (t) => {
+    const server = createServer((request, response) => {
+      const relay = new Relay(response, { flushed: () => {}, finished: () => {}, closed: () => {} });
+      const connection = watchConnection(request.socket, () => 0);
+      connection.response = response;
+      connection.exchanges = [{ clientEnded: () => relay.turnEnded(), connectionClosed: () => relay.left() }];
+      if (answers) {
+        relay.head(200, 'OK', ['Content-Length', '2'], 'GET');
+        relay.write(Buffer.from('ok'));
+        relay.end();
+      }
+      request.socket.emit('end');
+    });
+    server.listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    const client = net.connect((server.address() as AddressInfo).port, '127.0.0.1');
+    t.after(() => {
+      client.destroy();
+      server.close();
+    });
+    client.write('GET / HTTP/1.1\r\nHost: localhost\r\n\r\n');
+    const pieces: Buffer[] = [];
+    client.on('data', (piece) => pieces.push(piece));
+    await once(client, 'close');
+    assert.match(String(Buffer.concat(pieces)), answers ? /^HTTP\/1\.1 200 OK\r\n(.+\r\n)*\r\nok$/ : /^$/);
+  });
+}
 
 /** Reads 64 KB a millisecond at most, in a process of its own: what it leaves lying about is not ours. */
 const SLOW_CLIENT = `
